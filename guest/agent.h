@@ -4,13 +4,14 @@
 /* sandbox-agent: PID 1 of every guest. One thread, one epoll loop.
  *
  * The one hard idea: two loops in one. The outer has the port and, while the machine may run, the inner one ("work":
- * children, pipes, deadlines). Between FROZEN and the next HELLO or THAW the inner loop is taken out, so that nothing can
- * be sent, reaped or started while the machine's state is captured, and everything that became ready meanwhile is still
- * ready afterwards. The pipes of output are a third, inside the second, taken out while the port's queue is full.
+ * children, pipes, deadlines). Between FROZEN and the next HELLO or THAW the inner loop is taken out, so that nothing
+ * can be sent, reaped or started while the machine's state is captured, and everything that became ready meanwhile is
+ * still ready afterwards. The pipes of output are a third, inside the second, taken out while the port's queue is
+ * full.
  *
- * Root in the guest may do to this process what it likes: it harms its own machine only. The kernel's file systems that
- * the agent steers by are held open from before the first command ran, so that at least accidents (an unmounted /proc)
- * don't break a restore. */
+ * Root in the guest may do to this process what it likes: it harms its own machine only. The kernel's file systems
+ * that the agent steers by are held open from before the first command ran, so that at least accidents (an unmounted
+ * /proc) don't break a restore. */
 
 #include <stdarg.h>
 #include <stdbool.h>
@@ -69,8 +70,8 @@ void do_chores(void);
 enum priority { NOW, IN_ORDER }; /* in order: behind the data that is queued already */
 struct agent_buffer *port_queue(enum priority p);
 bool port_is_congested(void);
-bool port_is_waiting(void);     /* frames are ready to leave */
-void port_seal(bool seal);      /* what is queued from now on stays until unsealed */
+bool port_is_waiting(void); /* frames are ready to leave */
+void port_seal(bool seal);  /* what is queued from now on stays until unsealed */
 void port_clear(bool connection_lost);
 void port_setup(int outer_loop);
 bool port_read(void); /* true: there may be more */
@@ -129,7 +130,7 @@ int command_credit(uint32_t stream, unsigned channel, uint32_t bytes);
 void command_signal(uint32_t stream, int signal, uint32_t flags);
 void commands_detach(void); /* their host is gone: run on, output to nowhere */
 void commands_reap(void);
-uint64_t commands_tick(void); /* returns when to be called next, USEC_INFINITY: not needed */
+uint64_t commands_tick(void);   /* returns when to be called next, USEC_INFINITY: not needed */
 void commands_sweep(bool idle); /* frees what ended; not from within a source's callback */
 
 /* setup.c */

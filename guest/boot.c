@@ -20,7 +20,8 @@
 
 int proc_fd = -1, sys_fd = -1, cgroup_fd = -1;
 
-static void mount_or_warn(const char *what, const char *where, const char *type, unsigned long flags, const char *options) {
+static void mount_or_warn(const char *what, const char *where, const char *type, unsigned long flags,
+                          const char *options) {
         (void) mkdir(where, 0755);
         if (mount(what, where, type, flags, options) < 0 && errno != EBUSY)
                 warn("cannot mount %s on %s: %s", type, where, strerror(errno));
@@ -60,7 +61,7 @@ static void mount_root(void) {
         while (!file_exists(ROOT_DEVICE)) {
                 if (now_usec() > deadline)
                         die("no disk: " ROOT_DEVICE " didn't appear within 10 s");
-                nanosleep(&(struct timespec) { .tv_nsec = 2000000 }, NULL);
+                nanosleep(&(struct timespec){ .tv_nsec = 2000000 }, NULL);
         }
         (void) mkdir("/sysroot", 0755);
         if (mount(ROOT_DEVICE, "/sysroot", "ext4", MS_NOATIME, NULL) < 0)
@@ -115,9 +116,9 @@ static void mount_rest(void) {
 static void sysctls(void) {
         static const char *const values[][2] = {
                 { "kernel/sysrq", "0" },
-                { "fs/inotify/max_user_watches", "524288" },        /* development servers watch whole trees */
-                { "net/ipv4/ping_group_range", "0 2147483647" },    /* ping without privileges */
-                { "net/ipv6/conf/default/disable_ipv6", "1" },      /* until egress has rules for it; lo keeps ::1 */
+                { "fs/inotify/max_user_watches", "524288" },     /* development servers watch whole trees */
+                { "net/ipv4/ping_group_range", "0 2147483647" }, /* ping without privileges */
+                { "net/ipv6/conf/default/disable_ipv6", "1" },   /* until egress has rules for it; lo keeps ::1 */
         };
         char path[80];
 
@@ -136,7 +137,7 @@ void boot(void) {
 
         /* No oom_score_adj: the kernel never chooses PID 1, and its children would have to reset it. */
         (void) reboot(RB_DISABLE_CAD);
-        (void) setrlimit(RLIMIT_NOFILE, &(struct rlimit) { 16384, 524288 });
+        (void) setrlimit(RLIMIT_NOFILE, &(struct rlimit){ 16384, 524288 });
         umask(022);
 
         sysctls();

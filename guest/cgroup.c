@@ -200,7 +200,8 @@ int cgroup_freeze(bool freeze) {
                         return r;
                 if (now >= deadline)
                         return -ETIMEDOUT;
-                (void) poll(&(struct pollfd) { .fd = events, .events = POLLPRI }, 1, (int) ((deadline - now) / 1000 + 1));
+                (void) poll(&(struct pollfd){ .fd = events, .events = POLLPRI }, 1,
+                            (int) ((deadline - now) / 1000 + 1));
         }
 }
 

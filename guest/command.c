@@ -48,7 +48,9 @@ static void command_over(struct command *c) {
 
 static void command_report_exit(struct command *c) {
         struct agent_exited m = {
-                .kind = c->timed_out ? AGENT_EXIT_TIMEOUT : WIFSIGNALED(c->status) ? AGENT_EXIT_SIGNAL : AGENT_EXIT_CODE,
+                .kind = c->timed_out             ? AGENT_EXIT_TIMEOUT
+                        : WIFSIGNALED(c->status) ? AGENT_EXIT_SIGNAL
+                                                 : AGENT_EXIT_CODE,
                 .status = (uint32_t) (WIFSIGNALED(c->status) ? WTERMSIG(c->status) : WEXITSTATUS(c->status)),
                 .leftovers = cgroup_count(c->cgroup_fd),
         };
@@ -90,7 +92,8 @@ static void report_ready(struct source *s, uint32_t events _unused_) {
         if (n == sizeof(failure)) {
                 failure.message[sizeof(failure.message) - 1] = 0;
                 if (!COMMAND_IS_DETACHED(c))
-                        (void) agent_put_status(port_queue(NOW), AGENT_EXEC_FAILED, c->stream, (uint32_t) failure.error, failure.message);
+                        (void) agent_put_status(port_queue(NOW), AGENT_EXEC_FAILED, c->stream,
+                                                (uint32_t) failure.error, failure.message);
                 return command_over(c);
         }
 
@@ -212,7 +215,7 @@ static int command_new(struct command **ret) {
         struct command *c = calloc(1, sizeof(*c));
         if (!c)
                 return -ENOMEM;
-        *c = (struct command) {
+        *c = (struct command){
                 .cgroup_fd = -1,
                 .deadline = USEC_INFINITY,
                 .report = { .fd = -1, .loop = -1, .ready = report_ready },
@@ -245,7 +248,7 @@ static int command_start(struct command *c, const struct agent_exec *exec, const
         if (r < 0)
                 return r;
 
-        c->pid = spawn(&(struct spawn) {
+        c->pid = spawn(&(struct spawn){
                 .exec = exec,
                 .user = user,
                 .cgroup_fd = c->cgroup_fd,

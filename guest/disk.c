@@ -50,7 +50,7 @@ static int wait_for_size(int fd, uint64_t size) {
                         return 0;
                 if (now_usec() >= deadline)
                         return -ETIMEDOUT;
-                nanosleep(&(struct timespec) { .tv_nsec = 2000000 }, NULL);
+                nanosleep(&(struct timespec){ .tv_nsec = 2000000 }, NULL);
         }
 }
 
@@ -69,7 +69,8 @@ int disk_grow(uint64_t size, char *message, size_t message_size) {
         else
                 r = wait_for_size(disk, size);
         if (r < 0) {
-                snprintf(message, message_size, DISK " doesn't have %llu bytes: %s", (unsigned long long) size, strerror(-r));
+                snprintf(message, message_size, DISK " doesn't have %llu bytes: %s", (unsigned long long) size,
+                         strerror(-r));
                 return r;
         }
 

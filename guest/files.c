@@ -3,11 +3,11 @@
 /* Small files in a file system that root in the guest could have prepared: symbolic links are never followed when
  * writing, and nothing is opened that could block (a FIFO in the place of /etc/hosts).
  *
- * What changes with every restore is in /run/sandbox, a small tmpfs of the agent's own: a full disk, an immutable file or a
- * read-only root can't make a machine impossible to restore, and a restore touches no disk. /etc/machine-id and
+ * What changes with every restore is in /run/sandbox, a small tmpfs of the agent's own: a full disk, an immutable file
+ * or a read-only root can't make a machine impossible to restore, and a restore touches no disk. /etc/machine-id and
  * /etc/hostname are mounts of files there, as systemd does it with a machine id that isn't on the disk. The files stay
- * open; they are rewritten in place, so that mounts, and watches on them, go on showing the truth. While they are, after
- * a restore, the workload is frozen: nobody can read half a line. */
+ * open; they are rewritten in place, so that mounts, and watches on them, go on showing the truth. While they are,
+ * after a restore, the workload is frozen: nobody can read half a line. */
 
 #include <errno.h>
 #include <fcntl.h>

@@ -46,8 +46,8 @@ static int renew_boot_token(const struct agent_setup *m) {
         return write_published(PUBLISHED_BOOT_TOKEN, text);
 }
 
-/* Comfort, not identity: sudo and friends look their own name up. A file that can't be changed is left alone, and none is
- * made where there is none. */
+/* Comfort, not identity: sudo and friends look their own name up. A file that can't be changed is left alone, and none
+ * is made where there is none. */
 static void renew_hosts(const char *hostname) {
         char *text = malloc(HOSTS_MAX), *out = malloc(HOSTS_MAX + 256);
         int n = text && out ? read_small(AT_FDCWD, "/etc/hosts", text, HOSTS_MAX) : -ENOMEM;
@@ -136,8 +136,8 @@ static int remove_ssh_keys(void) {
         return found;
 }
 
-/* One key of a kind that takes milliseconds. RSA isn't made again: it would hold up every restore for as long as a prime
- * search takes, half a minute under translation, and no client of today needs it. */
+/* One key of a kind that takes milliseconds. RSA isn't made again: it would hold up every restore for as long as a
+ * prime search takes, half a minute under translation, and no client of today needs it. */
 static int renew_ssh_keys(void) {
         static const char *const keygen[] = {
                 SSH_KEYGEN, "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", SSH_DIR "/ssh_host_ed25519_key", NULL,

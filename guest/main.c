@@ -36,7 +36,8 @@ static int dispatch(int loop, int timeout) {
         struct epoll_event events[EVENTS_AT_ONCE];
         int n = epoll_wait(loop, events, EVENTS_AT_ONCE, timeout);
 
-        /* A source that an earlier callback of this round has dropped is skipped; it is freed by commands_sweep() only. */
+        /* A source that an earlier callback of this round has dropped is skipped; it is freed by commands_sweep()
+         * only. */
         for (int i = 0; i < n; i++) {
                 struct source *s = events[i].data.ptr;
                 if (s->loop == loop)

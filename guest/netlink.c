@@ -16,13 +16,13 @@ int nl_open(int protocol) {
         if (fd < 0)
                 return -errno;
         /* The kernel answers at once; a limit all the same, for PID 1 must not hang. */
-        (void) setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &(struct timeval) { .tv_sec = 2 }, sizeof(struct timeval));
+        (void) setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &(struct timeval){ .tv_sec = 2 }, sizeof(struct timeval));
         return fd;
 }
 
 void *nl_begin(struct nl_request *q, uint16_t type, uint16_t flags, size_t size) {
         memset(q, 0, sizeof(*q));
-        q->header = (struct nl_header) {
+        q->header = (struct nl_header){
                 .length = (uint32_t) (sizeof(q->header) + ALIGN4(size)),
                 .type = type,
                 .flags = NL_REQUEST | flags,
@@ -49,7 +49,8 @@ static int nl_send(int fd, struct nl_request *q) {
 }
 
 /* Reads answers to q until the one that ends them. */
-static int nl_receive(int fd, const struct nl_request *q, void (*message)(const void *, size_t, void *), void *userdata) {
+static int nl_receive(int fd, const struct nl_request *q, void (*message)(const void *, size_t, void *),
+                      void *userdata) {
         uint8_t buffer[16384] __attribute__((aligned(8)));
 
         for (;;) {
@@ -90,7 +91,8 @@ int nl_call(int fd, struct nl_request *q) {
         return r < 0 ? r : nl_receive(fd, q, NULL, NULL);
 }
 
-int nl_dump(int fd, struct nl_request *q, void (*message)(const void *body, size_t size, void *userdata), void *userdata) {
+int nl_dump(int fd, struct nl_request *q, void (*message)(const void *body, size_t size, void *userdata),
+            void *userdata) {
         int r;
 
         q->header.flags |= NL_DUMP;

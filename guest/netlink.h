@@ -66,8 +66,8 @@ struct route_message {
 #define SOCK_DESTROY_ 21
 
 struct diag_id {
-        uint16_t source_port, destination_port;     /* network byte order */
-        uint32_t source[4], destination[4];         /* network byte order */
+        uint16_t source_port, destination_port; /* network byte order */
+        uint32_t source[4], destination[4];     /* network byte order */
         uint32_t interface, cookie[2];
 };
 struct diag_request {
@@ -92,5 +92,6 @@ void nl_attribute(struct nl_request *q, uint16_t type, const void *data, size_t 
 /* Sends it and waits for the acknowledgement. Negative errno. */
 int nl_call(int fd, struct nl_request *q);
 /* Sends a dump request and gives each message's body to the callback. */
-int nl_dump(int fd, struct nl_request *q, void (*message)(const void *body, size_t size, void *userdata), void *userdata);
+int nl_dump(int fd, struct nl_request *q, void (*message)(const void *body, size_t size, void *userdata),
+            void *userdata);
 const void *nl_find(const void *attributes, size_t size, uint16_t type, size_t wanted);

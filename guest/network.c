@@ -94,7 +94,8 @@ static void flush_one(const void *body, size_t size, void *userdata) {
                 return;
 
         size_t length = m.family == AF_INET ? 4 : 16;
-        const void *address = nl_find(attributes, size - sizeof(m), m.family == AF_INET ? IFA_LOCAL_ : IFA_ADDRESS_, length);
+        const void *address =
+                nl_find(attributes, size - sizeof(m), m.family == AF_INET ? IFA_LOCAL_ : IFA_ADDRESS_, length);
         if (!address)
                 return;
 
@@ -174,7 +175,8 @@ static void collect_flow(const void *body, size_t size, void *userdata) {
         memcpy(&m, body, sizeof(m));
         if (is_inner(m.family, m.id.destination) || memcmp(m.id.source, m.id.destination, sizeof(m.id.source)) == 0)
                 return;
-        f->requests[f->n++] = (struct diag_request) { .family = m.family, .protocol = IPPROTO_TCP, .states = ~0U, .id = m.id };
+        f->requests[f->n++] =
+                (struct diag_request){ .family = m.family, .protocol = IPPROTO_TCP, .states = ~0U, .id = m.id };
 }
 
 /* Returns how many were ended, or a negative errno. */
@@ -201,7 +203,8 @@ static int end_some_flows(int fd, uint8_t family) {
         return n;
 }
 
-/* Are there TCP sockets at all, of either family? Asked on a descriptor that stays open, for the path to it is long. */
+/* Are there TCP sockets at all, of either family? Asked on a descriptor that stays open, for the path to it is long.
+ */
 static bool have_sockets(void) {
         static const char key[] = " alloc ";
         static int fd = -1;
@@ -261,7 +264,8 @@ static int inet_fd(void) {
 static bool is_applied(const struct agent_setup *m, unsigned index) {
         struct ifreq q = { .ifr_ifindex = (int) index };
 
-        if (applied.index != index || applied.address != m->address || applied.gateway != m->gateway || applied.prefix != m->prefix)
+        if (applied.index != index || applied.address != m->address || applied.gateway != m->gateway ||
+            applied.prefix != m->prefix)
                 return false;
         /* By number, for the interface may have been renamed. */
         return ioctl(inet_fd(), SIOCGIFNAME, &q) >= 0 && ioctl(inet_fd(), SIOCGIFFLAGS, &q) >= 0 &&
@@ -281,7 +285,8 @@ static int forget_neighbour(unsigned index, uint32_t gateway) {
         return ioctl(inet_fd(), SIOCDARP, &arp) < 0 && errno != ENXIO ? -errno : 0;
 }
 
-static int configure(int fd, const struct agent_setup *m, unsigned index, const char *interface, const char **ret_what) {
+static int configure(int fd, const struct agent_setup *m, unsigned index, const char *interface,
+                     const char **ret_what) {
         int r;
 
         applied.index = 0;

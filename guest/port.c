@@ -5,8 +5,8 @@
  * Watched edge-triggered: while the host's side is closed the port reports EPOLLHUP without end, but its wait queue is
  * woken when the host opens it, which is all that we want to hear of.
  *
- * Out go two queues. NOW holds answers and credits, IN_ORDER holds output and what must come after it. They change over
- * between frames only. While sealed (from FROZEN on) what is queued later stays. */
+ * Out go two queues. NOW holds answers and credits, IN_ORDER holds output and what must come after it. They change
+ * over between frames only. While sealed (from FROZEN on) what is queued later stays. */
 
 #include <dirent.h>
 #include <errno.h>
@@ -17,10 +17,10 @@
 #include "agent.h"
 
 #define PORT_WAIT_USEC (10 * USEC_PER_SEC)
-#define WRITE_MAX (32U * 1024U)       /* the kernel takes no more at once */
-#define CONGESTED (256U * 1024U)      /* with more queued than this, pipes aren't read */
-#define ANSWERS_MAX (1024U * 1024U)   /* with more answers queued than this, the host isn't read */
-#define READS_AT_ONCE 8               /* then other work has its turn */
+#define WRITE_MAX (32U * 1024U)     /* the kernel takes no more at once */
+#define CONGESTED (256U * 1024U)    /* with more queued than this, pipes aren't read */
+#define ANSWERS_MAX (1024U * 1024U) /* with more answers queued than this, the host isn't read */
+#define READS_AT_ONCE 8             /* then other work has its turn */
 #define UNSEALED SIZE_MAX
 
 struct queue {
@@ -112,7 +112,8 @@ static struct queue *queue_next(void) {
                 return NULL;
 
         const uint8_t *p = q->buffer.data + q->sent;
-        begun_left = AGENT_HEADER_SIZE + ((size_t) p[0] | (size_t) p[1] << 8 | (size_t) p[2] << 16 | (size_t) p[3] << 24);
+        begun_left =
+                AGENT_HEADER_SIZE + ((size_t) p[0] | (size_t) p[1] << 8 | (size_t) p[2] << 16 | (size_t) p[3] << 24);
         return q;
 }
 
@@ -154,7 +155,8 @@ void port_fail(uint32_t stream, int error, const char *format, ...) {
         warn("connection given up: %s", message);
         session_lost();
         port_clear(false);
-        (void) agent_put_status(port_queue(NOW), AGENT_ERROR, stream, (uint32_t) (error < 0 ? -error : error), message);
+        (void) agent_put_status(port_queue(NOW), AGENT_ERROR, stream, (uint32_t) (error < 0 ? -error : error),
+                                message);
         broken = true;
 }
 
@@ -183,23 +185,42 @@ static void take_frames(void) {
                 agent_reader_reset(&reader);
 }
 
-bool port_read(void) {
-        for (int i = 0; readable && i < READS_AT_ONCE; i++) {
-                void *room = agent_reader_room(&reader, WRITE_MAX);
-                if (!room)
-                        return false;
+static void connection_lost(void) {
+        session_lost();
+        port_clear(true);
+        agent_reader_reset(&reader);
+        broken = false;
+}
 
-                ssize_t n = read(port.fd, room, WRITE_MAX);
+/* In a busy machine the host may be gone and back before we look, and only the frame that never got its end tells.
+ * What a new connection sends first comes in a read of its own, and begins with HELLO. (Somebody who has a command's
+ * input could forge one, and would take the machine from himself.) */
+static bool is_new_connection(const uint8_t *chunk, size_t size) {
+        static const uint8_t hello[AGENT_HEADER_SIZE] = { 8 + AGENT_NONCE_SIZE, [4] = AGENT_HELLO };
+
+        return reader.start != reader.end && size >= sizeof(hello) && memcmp(chunk, hello, sizeof(hello)) == 0;
+}
+
+bool port_read(void) {
+        static uint8_t chunk[WRITE_MAX];
+
+        for (int i = 0; readable && i < READS_AT_ONCE; i++) {
+                ssize_t n = read(port.fd, chunk, sizeof(chunk));
                 if (n > 0) {
+                        if (is_new_connection(chunk, (size_t) n))
+                                connection_lost();
+
+                        void *room = agent_reader_room(&reader, (size_t) n);
+                        if (!room) {
+                                port_fail(0, ENOMEM, "no memory for a frame");
+                                return readable;
+                        }
+                        memcpy(room, chunk, (size_t) n);
                         agent_reader_added(&reader, (size_t) n);
                         take_frames();
                 } else {
-                        if (n == 0) { /* the host closed its side */
-                                session_lost();
-                                port_clear(true);
-                                agent_reader_reset(&reader);
-                                broken = false;
-                        }
+                        if (n == 0)
+                                connection_lost(); /* the host closed its side */
                         readable = false;
                 }
                 if (queue_stored(&queues[NOW]) >= ANSWERS_MAX)
@@ -242,10 +263,11 @@ void port_setup(int outer_loop) {
         uint64_t deadline = now_usec() + PORT_WAIT_USEC;
         char path[300];
 
-        while (find_port(path, sizeof(path)) < 0 || (port.fd = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC | O_NOCTTY)) < 0) {
+        while (find_port(path, sizeof(path)) < 0 ||
+               (port.fd = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC | O_NOCTTY)) < 0) {
                 if (now_usec() > deadline)
                         die("no virtio-serial port named " AGENT_PORT_NAME " appeared within 10 s");
-                nanosleep(&(struct timespec) { .tv_nsec = 2000000 }, NULL);
+                nanosleep(&(struct timespec){ .tv_nsec = 2000000 }, NULL);
         }
         say("listening on %s", path);
         readable = true;

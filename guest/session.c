@@ -2,9 +2,9 @@
 
 /* What the host may say when. A connection begins with HELLO; commands run after a SETUP that succeeded whole.
  *
- * Frozen is a state of the machine and outlives connections: a HELLO that finds the workload frozen is another machine's
- * (or this one's, restored), and then only a complete SETUP thaws it; THAW, on the connection of FREEZE, is the same
- * machine going on. What the host still sent before it saw FROZEN is taken as ever, and its answers wait. */
+ * Frozen is a state of the machine and outlives connections: a HELLO that finds the workload frozen is another
+ * machine's (or this one's, restored), and then only a complete SETUP thaws it; THAW, on the connection of FREEZE, is
+ * the same machine going on. What the host still sent before it saw FROZEN is taken as ever, and its answers wait. */
 
 #include <errno.h>
 #include <stdio.h>
@@ -42,7 +42,8 @@ static void on_hello(const struct agent_header *h, const uint8_t *payload) {
         if (agent_get_hello(payload, h->length, &m) < 0)
                 return port_fail(0, EBADMSG, "HELLO can't be read");
         if (m.version != AGENT_PROTOCOL_VERSION)
-                return port_fail(0, EPROTONOSUPPORT, "the host speaks version %u, this agent %u", m.version, AGENT_PROTOCOL_VERSION);
+                return port_fail(0, EPROTONOSUPPORT, "the host speaks version %u, this agent %u", m.version,
+                                 AGENT_PROTOCOL_VERSION);
 
         if (frozen) {
                 setup_owed = true;
@@ -72,7 +73,7 @@ static void on_setup(const struct agent_header *h, const uint8_t *payload) {
                 session = SESSION_READY;
         } else
                 session = SESSION_GREETED;
-        receipt.message = (struct agent_string) { message, (uint32_t) strlen(message) };
+        receipt.message = (struct agent_string){ message, (uint32_t) strlen(message) };
         (void) agent_put_receipt(port_queue(NOW), &receipt);
 }
 
@@ -89,7 +90,8 @@ static void on_freeze(uint16_t flags) {
                 sync();
         r = cgroup_freeze(true);
         if (r < 0) {
-                (void) agent_put_status(port_queue(IN_ORDER), AGENT_FROZEN, 0, (uint32_t) -r, "the workload can't be frozen");
+                (void) agent_put_status(port_queue(IN_ORDER), AGENT_FROZEN, 0, (uint32_t) -r,
+                                        "the workload can't be frozen");
                 if (!setup_owed)
                         (void) cgroup_freeze(false);
                 return;
@@ -127,7 +129,8 @@ static void on_exec(const struct agent_header *h, const uint8_t *payload) {
         if (frozen)
                 return port_fail(h->stream, EPROTO, "EXEC in a frozen machine");
         if (session != SESSION_READY)
-                return (void) agent_put_status(port_queue(NOW), AGENT_EXEC_FAILED, h->stream, EAGAIN, "the machine isn't set up");
+                return (void) agent_put_status(port_queue(NOW), AGENT_EXEC_FAILED, h->stream, EAGAIN,
+                                               "the machine isn't set up");
         command_exec(h->stream, &m);
 }
 
@@ -161,7 +164,8 @@ static void on_channel(const struct agent_header *h, const uint8_t *payload) {
         }
         /* -ENOENT: the command has ended, and the host sent this before it knew. */
         if (r < 0 && r != -ENOENT)
-                port_fail(h->stream, r, "frame %u on channel %u of stream %u breaks the rules", h->type, h->flags, h->stream);
+                port_fail(h->stream, r, "frame %u on channel %u of stream %u breaks the rules", h->type, h->flags,
+                          h->stream);
 }
 
 void session_frame(const struct agent_header *h, const uint8_t *payload) {

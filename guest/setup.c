@@ -108,7 +108,8 @@ static int step_thaw(char *message, size_t size) {
         return r;
 }
 
-static int perform(enum agent_step step, const struct agent_setup *m, struct agent_receipt *receipt, char *message, size_t size) {
+static int perform(enum agent_step step, const struct agent_setup *m, struct agent_receipt *receipt, char *message,
+                   size_t size) {
         switch (step) {
         case AGENT_STEP_CLOCK:
                 return step_clock(m, receipt, message, size);
@@ -133,7 +134,7 @@ static int perform(enum agent_step step, const struct agent_setup *m, struct age
 }
 
 void setup_perform(const struct agent_setup *m, struct agent_receipt *ret, char *message, size_t size) {
-        *ret = (struct agent_receipt) { .generation = m->generation };
+        *ret = (struct agent_receipt){ .generation = m->generation };
         memcpy(ret->nonce, m->nonce, sizeof(ret->nonce));
 
         for (uint32_t step = AGENT_STEP_CLOCK; step <= AGENT_STEP_THAW; step <<= 1) {

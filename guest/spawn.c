@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
-/* From the agent to a command: the child is born in its cgroup and becomes what EXEC asked for, or says what failed. */
+/* From the agent to a command: the child is born in its cgroup and becomes what EXEC asked for, or says what failed.
+ */
 
 #include <errno.h>
 #include <fcntl.h>
@@ -20,7 +21,8 @@
 
 /* From the kernel's interface; musl has no headers of Linux. */
 struct clone_args_v2 {
-        uint64_t flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size, cgroup;
+        uint64_t flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size,
+                cgroup;
 };
 #define CLONE_INTO_CGROUP_ 0x200000000ULL
 #ifndef SYS_clone3
@@ -122,7 +124,8 @@ static int exec_by_path(char **argv, char **environment) {
                 char file[PATH_MAX];
                 size_t n = strcspn(path, ":");
 
-                if (snprintf(file, sizeof(file), "%.*s/%s", n ? (int) n : 1, n ? path : ".", argv[0]) < (int) sizeof(file)) {
+                if (snprintf(file, sizeof(file), "%.*s/%s", n ? (int) n : 1, n ? path : ".", argv[0]) <
+                    (int) sizeof(file)) {
                         execve(file, argv, environment);
                         /* A file that is there but can't be run is worth telling; go on looking all the same. */
                         if (errno == EACCES && stat(file, &st) >= 0)
@@ -196,13 +199,13 @@ static int wait_until(pid_t pid, uint64_t deadline) {
                         return WIFEXITED(status) ? WEXITSTATUS(status) : -EPIPE;
                 if (now_usec() >= deadline)
                         return -ETIMEDOUT;
-                nanosleep(&(struct timespec) { .tv_nsec = 2000000 }, NULL);
+                nanosleep(&(struct timespec){ .tv_nsec = 2000000 }, NULL);
         }
 }
 
 /* A program of the guest's, run during SETUP: in a cgroup of its own, of which nothing is left when this returns. */
 int run_helper(const char *const *argv, uint64_t limit_usec) {
-        static char *const environment[] = { "PATH=" PATH_DEFAULT, "HOME=/root", "LANG=C.UTF-8", NULL };
+        static const char *const environment[] = { "PATH=" PATH_DEFAULT, "HOME=/root", "LANG=C.UTF-8", NULL };
         _cleanup_close_ int cgroup = -1;
         int r, null;
 
@@ -217,7 +220,7 @@ int run_helper(const char *const *argv, uint64_t limit_usec) {
                 null = open("/dev/null", O_RDWR | O_CLOEXEC | O_NOCTTY);
                 reset_process(null, null, null);
                 unblock_signals();
-                execve(argv[0], (char *const *) argv, environment);
+                execve(argv[0], (char *const *) argv, (char *const *) environment);
                 _exit(127);
         }
         r = wait_until(pid, now_usec() + limit_usec);

@@ -87,7 +87,7 @@ static void input_ready(struct source *s, uint32_t events) {
 }
 
 void input_init(struct input *in, struct command *c, int fd) {
-        *in = (struct input) {
+        *in = (struct input){
                 .source = { .fd = fd, .loop = -1, .ready = input_ready },
                 .command = c,
                 .window = fd >= 0 ? AGENT_WINDOW : 0,
@@ -218,7 +218,7 @@ static void output_ready(struct source *s, uint32_t events _unused_) {
 }
 
 void output_init(struct output *o, struct command *c, uint16_t channel, int fd) {
-        *o = (struct output) {
+        *o = (struct output){
                 .source = { .fd = fd, .loop = -1, .ready = output_ready },
                 .command = c,
                 .channel = channel,

@@ -136,7 +136,8 @@ static int remember_exit(struct guest *g, struct control_message *m) {
         return r < 0 || !e->result ? -ENOMEM : 0;
 }
 
-/* Takes the next message in. Returns 1 with a reply in *ret, 0 for anything else, -EAGAIN, or -ECONNRESET at the end. */
+/* Takes the next message in. Returns 1 with a reply in *ret, 0 for anything else, -EAGAIN, or -ECONNRESET at the end.
+ */
 static int receive(struct guest *g, struct control_message *ret) {
         struct control_message m = {};
         const char *type, *message;
@@ -177,7 +178,8 @@ static int take_reply(struct guest *g, struct control_message *m, char **ret_mes
                 if (!*ret_message)
                         return -ENOMEM;
         }
-        return -(int) error;
+        /* Here this one means that the bake itself was asked to end. */
+        return error == ECANCELED ? -ECONNABORTED : -(int) error;
 }
 
 static int lost(struct guest *g, char **ret_message) {
@@ -185,8 +187,8 @@ static int lost(struct guest *g, char **ret_message) {
         return *ret_message ? -ECONNRESET : -ENOMEM;
 }
 
-int guest_call(struct guest *g, json_t *body, const char *const *names, const int *fds, size_t n_fds, uint64_t timeout_usec,
-               char **ret_message) {
+int guest_call(struct guest *g, json_t *body, const char *const *names, const int *fds, size_t n_fds,
+               uint64_t timeout_usec, char **ret_message) {
         uint64_t until = now_boottime_usec() + timeout_usec, serial = ++g->serial;
         int r = -ENOMEM;
 
@@ -228,13 +230,14 @@ static json_t *strings_to_json(char *const *list) {
         return array;
 }
 
-static int exec(struct guest *g, const struct guest_command *c, size_t capture, uint64_t *ret_process, char **ret_message) {
+static int exec(struct guest *g, const struct guest_command *c, size_t capture, uint64_t *ret_process,
+                char **ret_message) {
         json_t *environment = strings_to_json(c->environment), *body;
 
         body = environment ? json_pack("{s:s, s:I, s:[s,s,s], s:o, s:s, s:s, s:I, s:I}", "type", "exec", "process",
-                                       (json_int_t) ++g->process, "argv", "/bin/sh", "-c", c->text, "environment", environment,
-                                       "user", strempty(c->user), "directory", strempty(c->directory), "timeout_usec",
-                                       (json_int_t) c->timeout_usec, "capture", (json_int_t) capture)
+                                       (json_int_t) ++g->process, "argv", "/bin/sh", "-c", c->text, "environment",
+                                       environment, "user", strempty(c->user), "directory", strempty(c->directory),
+                                       "timeout_usec", (json_int_t) c->timeout_usec, "capture", (json_int_t) capture)
                            : NULL;
         *ret_process = g->process;
         return guest_call(g, body, NULL, NULL, 0, REPLY_TIMEOUT_USEC, ret_message);

@@ -14,14 +14,14 @@ struct guest_exit {
 };
 
 struct guest {
-        int interrupt_fd;  /* borrowed */
+        int interrupt_fd; /* borrowed */
         int listen_fd, control_fd, pidfd;
         pid_t pid;
-        char *path;        /* of the socket; removed at the end, with its folder */
+        char *path; /* of the socket; removed at the end, with its folder */
         uint64_t serial, process;
         struct guest_exit *exits; /* not asked for yet */
         size_t n_exits;
-        char *ended;       /* why the runner says that it ends, or NULL */
+        char *ended; /* why the runner says that it ends, or NULL */
 };
 
 /* Starts a runner with its socket in /run/sandboxd/NAME/, and connects. */
@@ -30,10 +30,10 @@ int guest_new(int interrupt_fd, const char *program, const char *name, const cha
 struct guest *guest_free(struct guest *g);
 DEFINE_CLEANUP(struct guest *, guest_free)
 
-/* Sends a request (body is consumed) and waits for its reply. Returns 0, the reply's error, -ETIMEDOUT, -ECANCELED, or -ECONNRESET
- * when the runner is gone. *ret_message: what it said of the error, may be NULL. */
-int guest_call(struct guest *g, json_t *body, const char *const *names, const int *fds, size_t n_fds, uint64_t timeout_usec,
-               char **ret_message);
+/* Sends a request (body is consumed) and waits for its reply. Returns 0, the reply's error, -ETIMEDOUT, -ECANCELED, or
+ * -ECONNRESET when the runner is gone. *ret_message: what it said of the error, may be NULL. */
+int guest_call(struct guest *g, json_t *body, const char *const *names, const int *fds, size_t n_fds,
+               uint64_t timeout_usec, char **ret_message);
 
 /* A command of a shell. guest_run() waits for its end (at most timeout_usec in the guest). */
 struct guest_command {

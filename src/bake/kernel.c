@@ -29,7 +29,8 @@ int kernel_find_payload(const void *header, size_t size, struct kernel_payload *
         uint64_t sectors;
 
         /* From version 2.08 of the protocol on. */
-        if (size < HEADER_SIZE || memcmp(h + SETUP_MAGIC, "HdrS", 4) != 0 || (h[SETUP_VERSION] | h[SETUP_VERSION + 1] << 8) < 0x208)
+        if (size < HEADER_SIZE || memcmp(h + SETUP_MAGIC, "HdrS", 4) != 0 ||
+            (h[SETUP_VERSION] | h[SETUP_VERSION + 1] << 8) < 0x208)
                 return -ENOEXEC;
         sectors = h[SETUP_SECTORS] ?: 4U;
         ret->offset = (sectors + 1) * 512 + read_le32(h + PAYLOAD_OFFSET);
@@ -137,7 +138,8 @@ int kernel_unpack(int interrupt_fd, const char *path, const char *folder) {
                 return -ENOMEM;
         r = cut_payload(path, packed);
         if (r > 0) {
-                char *argv[] = { (char *) "zstd", (char *) "-q", (char *) "-d", (char *) "-f", (char *) "--rm", packed, NULL };
+                char *argv[] = { (char *) "zstd", (char *) "-q", (char *) "-d", (char *) "-f",
+                                 (char *) "--rm", packed,        NULL };
 
                 r = process_run(interrupt_fd, argv, 60 * USEC_PER_SEC, &tail);
                 r = r == -ENOENT || r == -EPROTO ? 0 : r < 0 ? r : 1;

@@ -31,11 +31,12 @@ static uint64_t measure_tsc_khz(void) {
         return ticks * 1000000U / (now_monotonic_nsec() - start);
 }
 
-/* The serial port speaks until the virtio console has its driver; both reach the runner. The agent is the initrd's /init and
- * mounts the root itself. Names of network cards don't depend on where they sit. */
+/* The serial port speaks until the virtio console has its driver; both reach the runner. The agent is the initrd's
+ * /init and mounts the root itself. Names of network cards don't depend on where they sit. */
 static int command_line(const struct bake *b, char **ret) {
-        static const char common[] = "earlyprintk=ttyS0,115200 console=hvc0 loglevel=4 panic=-1 reboot=t net.ifnames=0 "
-                                     "8250.nr_uarts=0 random.trust_cpu=on";
+        static const char common[] =
+                "earlyprintk=ttyS0,115200 console=hvc0 loglevel=4 panic=-1 reboot=t net.ifnames=0 "
+                "8250.nr_uarts=0 random.trust_cpu=on";
         uint64_t khz;
 
         if (b->host->kvm)
@@ -53,12 +54,15 @@ static int make_initrd(struct bake *b) {
         _cleanup_free_ char *program = NULL, *agent = NULL, *output = NULL, *tail = NULL;
         int r;
 
-        if (asprintf(&program, "%s/mkinitrd", b->libexec) < 0 || asprintf(&agent, "%s/sandbox-agent", b->libexec) < 0 ||
-            asprintf(&output, "%s/initrd", b->work) < 0)
+        if (asprintf(&program, "%s/mkinitrd", b->libexec) < 0 ||
+            asprintf(&agent, "%s/sandbox-agent", b->libexec) < 0 || asprintf(&output, "%s/initrd", b->work) < 0)
                 return bake_fail(b, -ENOMEM, "Can't make the initrd");
 
-        char *argv[] = { program, (char *) "--agent", agent, (char *) "--kernel-release", b->release, (char *) "--modules", b->modules,
-                         (char *) "-o", output, NULL };
+        char *argv[] = { program,    (char *) "--agent",
+                         agent,      (char *) "--kernel-release",
+                         b->release, (char *) "--modules",
+                         b->modules, (char *) "-o",
+                         output,     NULL };
 
         r = process_run(b->interrupt_fd, argv, 600 * USEC_PER_SEC, &tail);
         if (r == -EPROTO)
@@ -113,18 +117,19 @@ static void add_hex(json_t *body, const char *key) {
 static uint64_t deadline(const struct bake *b) {
         const struct template *t = b->template;
 
-        return now_boottime_usec() + b->conf->boot_timeout_usec + t->ready_timeout_usec + t->timeout_usec * strv_length(t->run) +
-               600 * USEC_PER_SEC;
+        return now_boottime_usec() + b->conf->boot_timeout_usec + t->ready_timeout_usec +
+               t->timeout_usec * strv_length(t->run) + 600 * USEC_PER_SEC;
 }
 
 static json_t *start_request(const struct bake *b, const char *cmdline) {
         const struct template *t = b->template;
         json_t *body = json_pack("{s:s, s:s, s:I, s:s, s:s, s:s, s:I, s:i, s:i, s:s, s:I, s:I, s:s, s:i, s:i, s:I}",
-                                 "type", "start", "id", b->id, "uid", (json_int_t) bake_uid(b), "mode", "boot", "accelerator",
-                                 host_accelerator(b->host), "vmm", b->host->vmm, "memory", (json_int_t) t->memory, "cpus",
-                                 (int) t->cpus, "volumes", (int) t->volumes, "command_line", cmdline, "deadline_usec",
-                                 (json_int_t) deadline(b), "agent_timeout_usec", (json_int_t) b->conf->boot_timeout_usec,
-                                 "hostname", "localhost", "generation", 0, "memory_max", 0, "disk_size", (json_int_t) t->disk);
+                                 "type", "start", "id", b->id, "uid", (json_int_t) bake_uid(b), "mode", "boot",
+                                 "accelerator", host_accelerator(b->host), "vmm", b->host->vmm, "memory",
+                                 (json_int_t) t->memory, "cpus", (int) t->cpus, "volumes", (int) t->volumes,
+                                 "command_line", cmdline, "deadline_usec", (json_int_t) deadline(b),
+                                 "agent_timeout_usec", (json_int_t) b->conf->boot_timeout_usec, "hostname",
+                                 "localhost", "generation", 0, "memory_max", 0, "disk_size", (json_int_t) t->disk);
 
         if (body) {
                 add_hex(body, "machine_id");
@@ -153,11 +158,13 @@ static int boot(struct bake *b, struct guest *g, int memory_fd) {
         r = command_line(b, &cmdline);
         if (r < 0)
                 return bake_fail(b, r, "Can't boot");
-        r = guest_call(g, start_request(b, cmdline), names, (const int[]){ disk_fd, memory_fd, kernel_fd, initrd_fd }, ELEMENTSOF(names),
-                       b->conf->boot_timeout_usec + 30 * USEC_PER_SEC, &message);
+        r = guest_call(g, start_request(b, cmdline), names, (const int[]){ disk_fd, memory_fd, kernel_fd, initrd_fd },
+                       ELEMENTSOF(names), b->conf->boot_timeout_usec + 30 * USEC_PER_SEC, &message);
         if (r == -ECANCELED)
                 return r;
-        return r < 0 ? bake_fail(b, message ? -r : r, "The guest didn't come up%s%s", message ? ": " : "", strempty(message)) : 0;
+        return r < 0 ? bake_fail(b, message ? -r : r, "The guest didn't come up%s%s", message ? ": " : "",
+                                 strempty(message))
+                     : 0;
 }
 
 /* Says how a command failed, when it did. */
@@ -170,7 +177,8 @@ static int judge_exit(struct bake *b, const char *what, const struct guest_exit 
                 return bake_fail(b, ETIMEDOUT, "%s took too long%s%s", what, *output ? ": " : "", output);
         if (streq(e->result, "exited") || streq(e->result, "signaled"))
                 return bake_fail(b, EPROTO, "%s failed with %s %" PRIu64 "%s%s", what,
-                                 streq(e->result, "exited") ? "status" : "signal", e->status, *output ? ": " : "", output);
+                                 streq(e->result, "exited") ? "status" : "signal", e->status, *output ? ": " : "",
+                                 output);
         return bake_fail(b, EPROTO, "%s failed: the machine ended", what);
 }
 
@@ -184,7 +192,8 @@ static int run_commands(struct bake *b, struct guest *g) {
         size_t n = strv_length(b->template->run);
 
         for (size_t i = 0; i < n; i++) {
-                struct guest_command c = { .text = b->template->run[i], .environment = b->template->environment,
+                struct guest_command c = { .text = b->template->run[i],
+                                           .environment = b->template->environment,
                                            .timeout_usec = b->template->timeout_usec };
                 _cleanup_(guest_exit_done) struct guest_exit e = {};
                 _cleanup_free_ char *message = NULL;
@@ -212,12 +221,17 @@ static int check_started(struct bake *b, struct guest *g, uint64_t process) {
         if (r == 0)
                 return 0;
         r = judge_exit(b, "The start command", &e);
-        return r < 0 ? r : bake_fail(b, EPROTO, "The start command ended, and it must still run when the state is captured");
+        return r < 0 ? r
+                     : bake_fail(b, EPROTO,
+                                 "The start command ended, and it must still run when the state is captured");
 }
 
 static int probe(struct bake *b, struct guest *g, uint64_t started) {
         const struct template *t = b->template;
-        struct guest_command c = { .text = t->ready, .environment = t->environment, .user = t->user, .directory = t->directory,
+        struct guest_command c = { .text = t->ready,
+                                   .environment = t->environment,
+                                   .user = t->user,
+                                   .directory = t->directory,
                                    .timeout_usec = MAX(t->ready_interval_usec, 10 * USEC_PER_SEC) };
         uint64_t until = now_boottime_usec() + t->ready_timeout_usec;
 
@@ -244,7 +258,9 @@ static int probe(struct bake *b, struct guest *g, uint64_t started) {
 
 static int start_service(struct bake *b, struct guest *g) {
         const struct template *t = b->template;
-        struct guest_command c = { .text = t->start, .environment = t->environment, .user = t->user, .directory = t->directory };
+        struct guest_command c = {
+                .text = t->start, .environment = t->environment, .user = t->user, .directory = t->directory
+        };
         _cleanup_free_ char *message = NULL;
         uint64_t process = 0;
         int r = 0;
@@ -278,15 +294,16 @@ static int capture(struct bake *b, struct guest *g, int memory_fd) {
                 return bake_fail(b, -errno, "Can't make the snapshot's files");
         if (fchown(devices_fd, bake_uid(b), (gid_t) bake_uid(b)) < 0)
                 return bake_fail(b, -errno, "Can't make the snapshot's files");
-        r = guest_call(g, json_pack("{s:s}", "type", "capture"), names, &devices_fd, 1, CAPTURE_TIMEOUT_USEC, &message);
+        r = guest_call(g, json_pack("{s:s}", "type", "capture"), names, &devices_fd, 1, CAPTURE_TIMEOUT_USEC,
+                       &message);
         if (r < 0)
                 return guest_failed(b, r, "Capturing the state", message);
         start = now_monotonic_nsec();
         r = memory_store(memory_fd, file_fd, b->template->memory, &written);
         if (r < 0)
                 return bake_fail(b, r, "Can't write the memory");
-        log_info("Wrote %" PRIu64 " of %" PRIu64 " MiB of memory in %" PRIu64 " ms", written >> 20, b->template->memory >> 20,
-                 (now_monotonic_nsec() - start) / 1000000U);
+        log_info("Wrote %" PRIu64 " of %" PRIu64 " MiB of memory in %" PRIu64 " ms", written >> 20,
+                 b->template->memory >> 20, (now_monotonic_nsec() - start) / 1000000U);
         return 0;
 }
 

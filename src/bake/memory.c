@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
-/* While a template boots, its RAM is an anonymous file: the same file on the disk would be written back again and again as
- * the guest dirties it, in the order of its page faults. */
+/* While a template boots, its RAM is an anonymous file: the same file on the disk would be written back again and
+ * again as the guest dirties it, in the order of its page faults. */
 
 #include "memory.h"
 
@@ -79,7 +79,8 @@ int memory_store(int from_fd, int to_fd, uint64_t size, uint64_t *ret_written) {
                         break;
                 }
                 end = lseek(from_fd, start, SEEK_HOLE);
-                r = end < 0 ? -errno : store_range(data, to_fd, (uint64_t) start, MIN((uint64_t) end, size), ret_written);
+                r = end < 0 ? -errno
+                            : store_range(data, to_fd, (uint64_t) start, MIN((uint64_t) end, size), ret_written);
         }
         (void) munmap(data, size);
         return r;

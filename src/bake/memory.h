@@ -5,8 +5,8 @@
 
 #include "util.h"
 
-/* Writes what isn't zero of from_fd, front to back in large pieces, so that the file has few extents and holes elsewhere: a
- * restore maps it, a snapshot reflinks it. *ret_written: bytes. */
+/* Writes what isn't zero of from_fd, front to back in large pieces, so that the file has few extents and holes
+ * elsewhere: a restore maps it, a snapshot reflinks it. *ret_written: bytes. */
 int memory_store(int from_fd, int to_fd, uint64_t size, uint64_t *ret_written);
 
 /* An anonymous file of that size, which uid alone may open again by its descriptor. */

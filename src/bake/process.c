@@ -129,8 +129,8 @@ static int spawn(char *const *argv, int output_fd, pid_t *ret) {
         return -r;
 }
 
-/* The group gets a chance to take its mounts and files back before it is killed. Its leader stays unreaped until the end,
- * so that the group's number can't be another's. */
+/* The group gets a chance to take its mounts and files back before it is killed. Its leader stays unreaped until the
+ * end, so that the group's number can't be another's. */
 static void end_group(pid_t pid) {
         uint64_t until = now_boottime_usec() + END_TIMEOUT_USEC;
         siginfo_t info = {};

@@ -16,9 +16,12 @@
 
 /* Nobody reads them in a sandbox. Licences stay. */
 static const char *const dpkg_options[] = {
-        "path-exclude=/usr/share/doc/*",  "path-include=/usr/share/doc/*/copyright",
-        "path-exclude=/usr/share/info/*", "path-exclude=/usr/share/locale/*",
-        "path-include=/usr/share/locale/locale.alias", "path-exclude=/usr/share/man/*",
+        "path-exclude=/usr/share/doc/*",
+        "path-include=/usr/share/doc/*/copyright",
+        "path-exclude=/usr/share/info/*",
+        "path-exclude=/usr/share/locale/*",
+        "path-include=/usr/share/locale/locale.alias",
+        "path-exclude=/usr/share/man/*",
 };
 
 static bool starts_with_any(const char *line, const char *const *prefixes) {
@@ -28,8 +31,8 @@ static bool starts_with_any(const char *line, const char *const *prefixes) {
         return false;
 }
 
-/* Of mmdebstrap's talk the lines that name the fault, where there are any: what failed in the programs that it ran, and not that
- * it failed for that. In place. */
+/* Of mmdebstrap's talk the lines that name the fault, where there are any: what failed in the programs that it ran,
+ * and not that it failed for that. In place. */
 static char *error_lines(char *text) {
         static const char *const kept[] = { "E: ", "Err:", "dpkg: error", "error: ", NULL };
         static const char *const noise[] = { "E: setup failed", "E: mmdebstrap failed", "E: run_chroot failed", NULL };
@@ -42,13 +45,15 @@ static char *error_lines(char *text) {
         return text;
 }
 
-static int run_failed(struct bake *b, int error, const char *program, const char *package, const char *what, char *tail) {
+static int run_failed(struct bake *b, int error, const char *program, const char *package, const char *what,
+                      char *tail) {
         if (error == -ECANCELED)
                 return error;
         if (error == -ENOENT)
                 return bake_fail(b, -error, "%s is missing: install the package %s", program, package);
         if (error == -EPROTO)
-                return bake_fail(b, -error, "%s failed, %s said: %s", what, program, text_tail(error_lines(tail), ERROR_TAIL_SIZE));
+                return bake_fail(b, -error, "%s failed, %s said: %s", what, program,
+                                 text_tail(error_lines(tail), ERROR_TAIL_SIZE));
         return bake_fail(b, error, "%s failed", what);
 }
 
@@ -110,9 +115,17 @@ static char *source_path(const struct bake *b, const char *path) {
 
 static int run_tar(struct bake *b, const char *root) {
         _cleanup_free_ char *archive = source_path(b, b->template->rootfs), *tail = NULL;
-        char *argv[] = { (char *) "tar", (char *) "--extract", (char *) "--numeric-owner", (char *) "--same-permissions",
-                         (char *) "--xattrs", (char *) "--xattrs-include=*", (char *) "--directory", (char *) root,
-                         (char *) "--file", archive, NULL };
+        char *argv[] = { (char *) "tar",
+                         (char *) "--extract",
+                         (char *) "--numeric-owner",
+                         (char *) "--same-permissions",
+                         (char *) "--xattrs",
+                         (char *) "--xattrs-include=*",
+                         (char *) "--directory",
+                         (char *) root,
+                         (char *) "--file",
+                         archive,
+                         NULL };
         int r;
 
         if (!archive)
@@ -151,12 +164,14 @@ static int remove_local_list(int root_fd) {
 
         if (fd < 0 || faccessat(fd, "sources.list", F_OK, AT_SYMLINK_NOFOLLOW) < 0)
                 return 0;
-        if (read_file_at(fd, "sources.list", 1U << 20, &text, NULL) < 0 || (!strstr(text, "copy:") && !strstr(text, "file:")))
+        if (read_file_at(fd, "sources.list", 1U << 20, &text, NULL) < 0 ||
+            (!strstr(text, "copy:") && !strstr(text, "file:")))
                 return 0;
         return unlinkat(fd, "sources.list", 0) < 0 ? -errno : 0;
 }
 
-/* What is the machine's and not the template's: it must not say where it was made, and no two sandboxes may share it. */
+/* What is the machine's and not the template's: it must not say where it was made, and no two sandboxes may share it.
+ */
 static int fix_files(int root_fd) {
         static const struct {
                 const char *path, *text;
@@ -168,9 +183,9 @@ static int fix_files(int root_fd) {
                 { "etc/fstab", "" },
         };
         static const char *const removed[] = {
-                "etc/apt/apt.conf.d/99mmdebstrap", "etc/ssh/ssh_host_rsa_key",     "etc/ssh/ssh_host_rsa_key.pub",
-                "etc/ssh/ssh_host_ecdsa_key",      "etc/ssh/ssh_host_ecdsa_key.pub", "etc/ssh/ssh_host_ed25519_key",
-                "etc/ssh/ssh_host_ed25519_key.pub", "var/lib/dbus/machine-id",     "var/lib/systemd/random-seed",
+                "etc/apt/apt.conf.d/99mmdebstrap",  "etc/ssh/ssh_host_rsa_key",       "etc/ssh/ssh_host_rsa_key.pub",
+                "etc/ssh/ssh_host_ecdsa_key",       "etc/ssh/ssh_host_ecdsa_key.pub", "etc/ssh/ssh_host_ed25519_key",
+                "etc/ssh/ssh_host_ed25519_key.pub", "var/lib/dbus/machine-id",        "var/lib/systemd/random-seed",
         };
         int r = 0;
 
@@ -186,7 +201,8 @@ static int fix_folders(int root_fd) {
         static const struct {
                 const char *path;
                 mode_t mode;
-        } folders[] = { { "dev", 0755 }, { "proc", 0555 }, { "sys", 0555 }, { "run", 0755 }, { "tmp", 01777 }, { "root", 0700 } };
+        } folders[] = { { "dev", 0755 }, { "proc", 0555 }, { "sys", 0555 },
+                        { "run", 0755 }, { "tmp", 01777 }, { "root", 0700 } };
         int r = 0;
 
         for (size_t i = 0; i < ELEMENTSOF(folders) && r >= 0; i++)
@@ -248,12 +264,24 @@ int image_make(struct bake *b) {
         if (fd < 0 || ftruncate(fd, (off_t) b->template->disk) < 0)
                 return bake_fail(b, -errno, "Can't make the disk");
 
-        /* Metadata at the front in one piece: fewer extents to clone. Room to grow to 1 TiB online, and a small journal, for both
-         * cost space. In a fresh sparse file mkfs takes what it needn't write for zeroed, so the guest has no tables left
-         * to initialise in the background. */
-        char *argv[] = { (char *) "mkfs.ext4", (char *) "-q", (char *) "-F", (char *) "-b", (char *) "4096", (char *) "-m",
-                         (char *) "0", (char *) "-J", (char *) "size=16", (char *) "-E",
-                         (char *) "root_owner=0:0,packed_meta_blocks=1,resize=268435456", (char *) "-d", root, image, NULL };
+        /* Metadata at the front in one piece: fewer extents to clone. Room to grow to 1 TiB online, and a small
+         * journal, for both cost space. In a fresh sparse file mkfs takes what it needn't write for zeroed, so the
+         * guest has no tables left to initialise in the background. */
+        char *argv[] = { (char *) "mkfs.ext4",
+                         (char *) "-q",
+                         (char *) "-F",
+                         (char *) "-b",
+                         (char *) "4096",
+                         (char *) "-m",
+                         (char *) "0",
+                         (char *) "-J",
+                         (char *) "size=16",
+                         (char *) "-E",
+                         (char *) "root_owner=0:0,packed_meta_blocks=1,resize=268435456",
+                         (char *) "-d",
+                         root,
+                         image,
+                         NULL };
 
         r = process_run(b->interrupt_fd, argv, ROOT_TIMEOUT_USEC, &tail);
         if (r < 0)

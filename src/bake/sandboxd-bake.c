@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
-/* Bakes one template: root → disk → cold boot → commands → capture → published snapshot. Runs in a unit of its own, whose
- * status text tells how far it is and, at the end, what went wrong. One way up, and one way down for failure and for SIGTERM. */
+/* Bakes one template: root → disk → cold boot → commands → capture → published snapshot. Runs in a unit of its own,
+ * whose status text tells how far it is and, at the end, what went wrong. One way up, and one way down for failure and
+ * for SIGTERM. */
 
 #include <fcntl.h>
 #include <getopt.h>
@@ -124,8 +125,8 @@ static int bake(struct bake *b) {
         return 0;
 }
 
-/* The sentence may end in what a program or the guest printed. A notification is lines of assignments in UTF-8 and at most
- * 4096 bytes, so it gets one clean line. */
+/* The sentence may end in what a program or the guest printed. A notification is lines of assignments in UTF-8 and at
+ * most 4096 bytes, so it gets one clean line. */
 static void notify_error(const char *error) {
         char line[2048];
         json_t *string;
@@ -144,8 +145,11 @@ static void notify_error(const char *error) {
 
 static int finish(struct bake *b, int r) {
         workspace_remove(b);
-        if (r == -ECANCELED && !b->error)
+        /* Whoever stops the unit stops the programs as well, and their failure may be seen first. */
+        if (r < 0 && b->interrupt_fd >= 0 && interrupt_wait(b->interrupt_fd, -1, 0) == -ECANCELED) {
+                free(b->error);
                 b->error = strdup("Canceled");
+        }
         if (r < 0) {
                 notify_error(b->error ?: strerror(-r));
                 log_error("Can't bake %s: %s", b->name, b->error ?: strerror(-r));

@@ -65,7 +65,8 @@ int sources_parse_list(struct sources *s, const char *text) {
         char *state = NULL;
         int r = copy ? 0 : -ENOMEM;
 
-        for (char *line = r < 0 ? NULL : strtok_r(copy, "\n", &state); line && r >= 0; line = strtok_r(NULL, "\n", &state))
+        for (char *line = r < 0 ? NULL : strtok_r(copy, "\n", &state); line && r >= 0;
+             line = strtok_r(NULL, "\n", &state))
                 r = parse_line(s, line);
         return r;
 }
@@ -95,12 +96,14 @@ static bool has_word(const char *words, const char *word) {
         return false;
 }
 
-static int add_suites(struct sources *s, const char *options, const char *uri, const char *suites, const char *components) {
+static int add_suites(struct sources *s, const char *options, const char *uri, const char *suites,
+                      const char *components) {
         _cleanup_free_ char *copy = strdup(suites);
         char *state = NULL;
         int r = copy ? 0 : -ENOMEM;
 
-        for (char *suite = r < 0 ? NULL : strtok_r(copy, SPACE, &state); suite && r >= 0; suite = strtok_r(NULL, SPACE, &state))
+        for (char *suite = r < 0 ? NULL : strtok_r(copy, SPACE, &state); suite && r >= 0;
+             suite = strtok_r(NULL, SPACE, &state))
                 r = add(s, options, uri, suite, components);
         return r;
 }
@@ -110,13 +113,14 @@ static int end_stanza(struct sources *s, char **fields) {
         char *state = NULL;
         int r = 0;
 
-        if (!fields[FIELD_TYPES] || !has_word(fields[FIELD_TYPES], "deb") || !fields[FIELD_URIS] || !fields[FIELD_SUITES] ||
-            (fields[FIELD_ENABLED] && strcasecmp(fields[FIELD_ENABLED], "no") == 0))
+        if (!fields[FIELD_TYPES] || !has_word(fields[FIELD_TYPES], "deb") || !fields[FIELD_URIS] ||
+            !fields[FIELD_SUITES] || (fields[FIELD_ENABLED] && strcasecmp(fields[FIELD_ENABLED], "no") == 0))
                 return 0;
         /* A key written into the file itself has several lines, and no place in one-line style. */
         if (fields[FIELD_SIGNED_BY] && strchr(fields[FIELD_SIGNED_BY], '\n'))
                 return 0;
-        if (asprintf(&options, "%s%s%s", fields[FIELD_SIGNED_BY] ? "signed-by=" : "", strempty(fields[FIELD_SIGNED_BY]),
+        if (asprintf(&options, "%s%s%s", fields[FIELD_SIGNED_BY] ? "signed-by=" : "",
+                     strempty(fields[FIELD_SIGNED_BY]),
                      fields[FIELD_TRUSTED] && strcasecmp(fields[FIELD_TRUSTED], "yes") == 0 ? " trusted=yes" : "") < 0)
                 return -ENOMEM;
         for (char *p = options; *p; p++)
@@ -126,7 +130,8 @@ static int end_stanza(struct sources *s, char **fields) {
         if (!uris)
                 return -ENOMEM;
         for (char *uri = strtok_r(uris, SPACE, &state); uri && r >= 0; uri = strtok_r(NULL, SPACE, &state))
-                r = add_suites(s, options + strspn(options, " "), uri, fields[FIELD_SUITES], strempty(fields[FIELD_COMPONENTS]));
+                r = add_suites(s, options + strspn(options, " "), uri, fields[FIELD_SUITES],
+                               strempty(fields[FIELD_COMPONENTS]));
         return r;
 }
 
@@ -185,8 +190,8 @@ static bool is_exact_path(const struct source *s) {
         return s->suite[strlen(s->suite) - 1] == '/';
 }
 
-/* Is it the release itself, its updates or its security updates? Backports and the like are a choice of the host's. Returns what
- * follows the name, or NULL. */
+/* Is it the release itself, its updates or its security updates? Backports and the like are a choice of the host's.
+ * Returns what follows the name, or NULL. */
 static const char *part_of_release(const struct source *s, const char *release) {
         size_t n = strlen(release);
         const char *rest = s->suite + n;
@@ -199,9 +204,9 @@ static const char *part_of_release(const struct source *s, const char *release) 
 static int put(char ***lines, const struct source *s, const char *suite, const char *suffix) {
         bool is_file = strncmp(s->uri, "file:", 5) == 0;
 
-        return strv_extendf(lines, "deb%s%s%s %s%s %s%s%s%s", *s->options ? " [" : "", s->options, *s->options ? "]" : "",
-                            is_file ? "copy:" : "", is_file ? s->uri + 5 : s->uri, suite, suffix, *s->components ? " " : "",
-                            s->components);
+        return strv_extendf(lines, "deb%s%s%s %s%s %s%s%s%s", *s->options ? " [" : "", s->options,
+                            *s->options ? "]" : "", is_file ? "copy:" : "", is_file ? s->uri + 5 : s->uri, suite,
+                            suffix, *s->components ? " " : "", s->components);
 }
 
 int sources_choose(const struct sources *s, const char *suite, const char *host, char ***ret) {
@@ -231,7 +236,8 @@ int sources_choose(const struct sources *s, const char *suite, const char *host,
         if (!translated) {
                 r = strv_extendf(&translated, "deb http://deb.debian.org/debian %s main", suite);
                 if (r >= 0)
-                        r = strv_extendf(&translated, "deb http://deb.debian.org/debian-security %s-security main", suite);
+                        r = strv_extendf(&translated, "deb http://deb.debian.org/debian-security %s-security main",
+                                         suite);
                 if (r < 0)
                         return r;
         }
@@ -256,7 +262,8 @@ static int load_file(struct sources *s, int dir_fd, const char *name) {
 }
 
 static int is_source(const struct dirent *entry) {
-        return entry->d_name[0] != '.' && (has_suffix(entry->d_name, ".list") || has_suffix(entry->d_name, ".sources"));
+        return entry->d_name[0] != '.' &&
+               (has_suffix(entry->d_name, ".list") || has_suffix(entry->d_name, ".sources"));
 }
 
 static int load_apt(struct sources *s) {
@@ -295,7 +302,8 @@ static char *host_codename(void) {
         return strndup(p, strcspn(p, "\"'\n"));
 }
 
-/* A local mirror may be a flat directory of packages. Its signature is not asked for: who can write there is root here. */
+/* A local mirror may be a flat directory of packages. Its signature is not asked for: who can write there is root
+ * here. */
 static int load_mirror(const struct conf *c, const char *suite, char ***ret) {
         const char *path = strchr(c->mirror, '/');
         bool local = strncmp(c->mirror, "copy:", 5) == 0 || strncmp(c->mirror, "file:", 5) == 0;

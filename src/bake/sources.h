@@ -6,7 +6,7 @@
 #include "conf.h"
 
 struct source {
-        char *options;    /* as in one-line style, without the brackets; may be empty */
+        char *options; /* as in one-line style, without the brackets; may be empty */
         char *uri;
         char *suite;      /* ends in "/": an exact path, without components */
         char *components; /* separated by spaces; may be empty */
@@ -22,9 +22,9 @@ void sources_done(struct sources *s);
 int sources_parse_list(struct sources *s, const char *text);   /* one-line style */
 int sources_parse_deb822(struct sources *s, const char *text); /* stanzas */
 
-/* One-line entries for suite, as a list. host: codename of the host's own release, or NULL. Pure: entries for suite; else those
- * with an exact path when there is nothing else; else those of the host's own release with the other name; else Debian's own
- * servers. file: becomes copy:, since packages are installed inside another root. */
+/* One-line entries for suite, as a list. host: codename of the host's own release, or NULL. Pure: entries for suite;
+ * else those with an exact path when there is nothing else; else those of the host's own release with the other name;
+ * else Debian's own servers. file: becomes copy:, since packages are installed inside another root. */
 int sources_choose(const struct sources *s, const char *suite, const char *host, char ***ret);
 
 /* c->mirror, else from /etc/apt. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
 /* Three steps: yaml_check() proves that the file has the schema's shape, libcyaml fills `struct raw`, and then each
- * value is judged. In the schema every scalar is a text, so that all judgement is in one place and gives the position. */
+ * value is judged. In the schema every scalar is a text, so that all judgement is in one place and gives the position.
+ */
 
 #include "template.h"
 
@@ -32,8 +33,11 @@ struct raw {
         struct raw_ready *ready;
 };
 
-#define TEXT(type, field) CYAML_FIELD_STRING_PTR(#field, CYAML_FLAG_POINTER | CYAML_FLAG_OPTIONAL, type, field, 0, CYAML_UNLIMITED)
-#define LIST(field, entry) CYAML_FIELD_SEQUENCE(#field, CYAML_FLAG_POINTER | CYAML_FLAG_OPTIONAL, struct raw, field, entry, 0, CYAML_UNLIMITED)
+#define TEXT(type, field)                                                                                             \
+        CYAML_FIELD_STRING_PTR(#field, CYAML_FLAG_POINTER | CYAML_FLAG_OPTIONAL, type, field, 0, CYAML_UNLIMITED)
+#define LIST(field, entry)                                                                                            \
+        CYAML_FIELD_SEQUENCE(#field, CYAML_FLAG_POINTER | CYAML_FLAG_OPTIONAL, struct raw, field, entry, 0,           \
+                             CYAML_UNLIMITED)
 
 static const cyaml_schema_value_t text_schema = { CYAML_VALUE_STRING(CYAML_FLAG_POINTER, char, 0, CYAML_UNLIMITED) };
 
@@ -44,7 +48,8 @@ static const cyaml_schema_field_t copy_fields[] = {
         CYAML_FIELD_END,
 };
 
-static const cyaml_schema_value_t copy_schema = { CYAML_VALUE_MAPPING(CYAML_FLAG_DEFAULT, struct raw_copy, copy_fields) };
+static const cyaml_schema_value_t copy_schema = { CYAML_VALUE_MAPPING(CYAML_FLAG_DEFAULT, struct raw_copy,
+                                                                      copy_fields) };
 
 static const cyaml_schema_field_t ready_fields[] = {
         TEXT(struct raw_ready, command),
@@ -127,8 +132,8 @@ static int fail(struct parser *p, const char *path, const char *format, ...) {
                 text = NULL;
                 return -ENOMEM;
         }
-        if (asprintf(p->message, "line %u, column %u: %s%s%s", position ? position->line : 1, position ? position->column : 1,
-                     path, *path ? ": " : "", text) < 0) {
+        if (asprintf(p->message, "line %u, column %u: %s%s%s", position ? position->line : 1,
+                     position ? position->column : 1, path, *path ? ": " : "", text) < 0) {
                 *p->message = NULL;
                 return -ENOMEM;
         }
@@ -144,8 +149,8 @@ static int take_text(struct parser *p, const char *path, const char *value, char
         return *ret ? 0 : -ENOMEM;
 }
 
-static int take_list(struct parser *p, const char *path, char *const *values, unsigned count, bool (*valid)(const char *),
-                     const char *want, char ***ret) {
+static int take_list(struct parser *p, const char *path, char *const *values, unsigned count,
+                     bool (*valid)(const char *), const char *want, char ***ret) {
         for (unsigned i = 0; i < count; i++) {
                 char item[64];
                 int r;
@@ -162,7 +167,8 @@ static int take_list(struct parser *p, const char *path, char *const *values, un
         return 0;
 }
 
-static int take_size(struct parser *p, const char *path, const char *value, uint64_t min, uint64_t max, uint64_t *ret) {
+static int take_size(struct parser *p, const char *path, const char *value, uint64_t min, uint64_t max,
+                     uint64_t *ret) {
         uint64_t v;
 
         if (!value)
@@ -175,7 +181,8 @@ static int take_size(struct parser *p, const char *path, const char *value, uint
         return 0;
 }
 
-static int take_number(struct parser *p, const char *path, const char *value, unsigned min, unsigned max, unsigned *ret) {
+static int take_number(struct parser *p, const char *path, const char *value, unsigned min, unsigned max,
+                       unsigned *ret) {
         uint64_t v;
 
         if (!value)
@@ -199,10 +206,12 @@ static int take_time(struct parser *p, const char *path, const char *value, uint
         return 0;
 }
 
-/* What apt takes as name, name:architecture, name=version, name/suite; nothing that another program could take apart. */
+/* What apt takes as name, name:architecture, name=version, name/suite; nothing that another program could take apart.
+ */
 static bool is_package(const char *s) {
         return islower((unsigned char) s[0]) || isdigit((unsigned char) s[0])
-                       ? strspn(s, "abcdefghijklmnopqrstuvwxyz0123456789+.-:=/~ABCDEFGHIJKLMNOPQRSTUVWXYZ_") == strlen(s)
+                       ? strspn(s, "abcdefghijklmnopqrstuvwxyz0123456789+.-:=/~ABCDEFGHIJKLMNOPQRSTUVWXYZ_") ==
+                                 strlen(s)
                        : false;
 }
 
@@ -237,7 +246,8 @@ static int take_root(struct parser *p, struct template *t) {
                 if (!t->packages)
                         return -ENOMEM;
         }
-        r = take_list(p, "packages", raw->packages, raw->packages_count, is_package, "the name of a package", &t->packages);
+        r = take_list(p, "packages", raw->packages, raw->packages_count, is_package, "the name of a package",
+                      &t->packages);
         if (r >= 0)
                 r = take_text(p, "rootfs", raw->rootfs, &t->rootfs);
         if (r >= 0)
@@ -315,7 +325,8 @@ static int take_defaults(struct parser *p, struct template *t) {
         json_t *egress = json_object_get(p->index.ignored, "egress");
         int r;
 
-        r = take_list(p, "environment", raw->environment, raw->environment_count, is_assignment, "NAME=value", &t->environment);
+        r = take_list(p, "environment", raw->environment, raw->environment_count, is_assignment, "NAME=value",
+                      &t->environment);
         if (r >= 0)
                 r = take_text(p, "user", raw->user, &t->user);
         if (r >= 0 && t->user && !name_is_valid(t->user) && t->user[0] != '_')

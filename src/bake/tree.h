@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 #pragma once
 
-/* Files of a root tree that a package or an archive made, changed from outside. Its symbolic links are followed as the guest
- * would follow them: "/" is the tree's root, and nothing leads out of it. */
+/* Files of a root tree that a package or an archive made, changed from outside. Its symbolic links are followed as the
+ * guest would follow them: "/" is the tree's root, and nothing leads out of it. */
 
 #include <sys/types.h>
 

@@ -95,7 +95,8 @@ static json_t *scalar_to_json(const yaml_event_t *event) {
         const char *text = (const char *) event->data.scalar.value;
         uint64_t number;
 
-        if (event->data.scalar.style == YAML_PLAIN_SCALAR_STYLE && parse_uint64(text, &number) >= 0 && number <= INT64_MAX)
+        if (event->data.scalar.style == YAML_PLAIN_SCALAR_STYLE && parse_uint64(text, &number) >= 0 &&
+            number <= INT64_MAX)
                 return json_integer((json_int_t) number);
         return json_string(text);
 }
@@ -160,7 +161,8 @@ static int read_json(struct check *c, const yaml_event_t *first, unsigned depth,
         return r;
 }
 
-static int check_value(struct check *c, const cyaml_schema_value_t *schema, const char *path, const yaml_event_t *event);
+static int check_value(struct check *c, const cyaml_schema_value_t *schema, const char *path,
+                       const yaml_event_t *event);
 
 static int check_sequence(struct check *c, const cyaml_schema_value_t *schema, const char *path) {
         for (unsigned i = 0;; i++) {
@@ -201,7 +203,8 @@ static int refuse_key(struct check *c, const yaml_event_t *event) {
 }
 
 /* A key, already read, and its value. */
-static int check_field(struct check *c, const cyaml_schema_value_t *schema, const char *path, const yaml_event_t *key_event) {
+static int check_field(struct check *c, const cyaml_schema_value_t *schema, const char *path,
+                       const yaml_event_t *key_event) {
         const char *key = (const char *) key_event->data.scalar.value;
         _cleanup_free_ char *child = NULL;
         const cyaml_schema_field_t *field;
@@ -254,7 +257,8 @@ static int check_mapping(struct check *c, const cyaml_schema_value_t *schema, co
         }
 }
 
-static int check_value(struct check *c, const cyaml_schema_value_t *schema, const char *path, const yaml_event_t *event) {
+static int check_value(struct check *c, const cyaml_schema_value_t *schema, const char *path,
+                       const yaml_event_t *event) {
         const yaml_mark_t *mark = &event->start_mark;
         const char *what = *path ? path : "the file";
         int r;
@@ -280,8 +284,8 @@ static int check_value(struct check *c, const cyaml_schema_value_t *schema, cons
 
 /* Exactly one document: start of stream and document, value, end of both. */
 static int check_stream(struct check *c, const cyaml_schema_value_t *schema) {
-        static const yaml_event_type_t expected[] = { YAML_STREAM_START_EVENT, YAML_DOCUMENT_START_EVENT, YAML_NO_EVENT,
-                                                      YAML_DOCUMENT_END_EVENT, YAML_STREAM_END_EVENT };
+        static const yaml_event_type_t expected[] = { YAML_STREAM_START_EVENT, YAML_DOCUMENT_START_EVENT,
+                                                      YAML_NO_EVENT, YAML_DOCUMENT_END_EVENT, YAML_STREAM_END_EVENT };
 
         for (size_t i = 0; i < ELEMENTSOF(expected); i++) {
                 yaml_event_t event;

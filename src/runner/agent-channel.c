@@ -34,6 +34,7 @@ struct AgentChannel {
         size_t sent;
         uint8_t nonce[AGENT_NONCE_SIZE];
         uint64_t generation;
+        struct agent_setup *setup; /* borrowed until it has been sent */
 };
 
 static void broken(AgentChannel *a, bool closed, const char *format, ...) _printf_(3, 4);
@@ -59,6 +60,27 @@ static void guest_message(const struct agent_string *s, char ret[GUEST_MESSAGE_M
         (void) snprintf(ret, GUEST_MESSAGE_MAX + 1, "%s", isempty(text) ? "no reason given" : text);
 }
 
+/* Not together with HELLO: a guest fresh from a snapshot takes its time to read it (under TCG 400 ms on a busy host),
+ * and by so much its clock would be late. After its first answer it is awake. And who hasn't shown our nonce gets no
+ * seed. */
+static int send_setup(AgentChannel *a) {
+        struct agent_setup *setup = a->setup;
+        int r;
+
+        r = random_bytes(setup->seed, sizeof(setup->seed));
+        if (r < 0)
+                return r;
+        memcpy(setup->nonce, a->nonce, sizeof(a->nonce));
+        setup->realtime_nsec = now_realtime_usec() * NSEC_PER_USEC;
+        r = agent_put_setup(&a->buffer, setup);
+        explicit_bzero(setup->seed, sizeof(setup->seed));
+        if (r < 0)
+                return r;
+        a->state = AGENT_SETTING;
+        agent_channel_flush(a);
+        return 0;
+}
+
 static int handle_hello_reply(AgentChannel *a, const uint8_t *payload, size_t size) {
         struct agent_hello hello;
 
@@ -71,8 +93,7 @@ static int handle_hello_reply(AgentChannel *a, const uint8_t *payload, size_t si
                        hello.version, AGENT_PROTOCOL_VERSION);
                 return 0;
         }
-        a->state = AGENT_SETTING;
-        return 0;
+        return send_setup(a);
 }
 
 /* Fails closed: what the guest doesn't acknowledge has not happened. */
@@ -236,19 +257,13 @@ int agent_channel_open(AgentChannel *a, struct agent_setup *setup) {
         if (a->state != AGENT_CLOSED)
                 return -EBUSY;
         r = random_bytes(a->nonce, sizeof(a->nonce));
-        if (r >= 0)
-                r = random_bytes(setup->seed, sizeof(setup->seed));
         if (r < 0)
                 return r;
         memcpy(hello.nonce, a->nonce, sizeof(a->nonce));
-        memcpy(setup->nonce, a->nonce, sizeof(a->nonce));
         a->generation = setup->generation;
-        setup->realtime_nsec = now_realtime_usec() * NSEC_PER_USEC;
+        a->setup = setup;
 
         r = agent_put_hello(&a->buffer, AGENT_HELLO, &hello);
-        if (r >= 0)
-                r = agent_put_setup(&a->buffer, setup);
-        explicit_bzero(setup->seed, sizeof(setup->seed));
         if (r < 0)
                 return r;
         a->state = AGENT_GREETED;

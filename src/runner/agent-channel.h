@@ -33,7 +33,7 @@ int agent_channel_new(sd_event *event, int fd, const struct agent_channel_callba
 void agent_channel_free(AgentChannel *a);
 DEFINE_CLEANUP(AgentChannel *, agent_channel_free)
 
-/* Sends HELLO and SETUP. Nonce, seed and the time are filled in here. */
+/* Sends HELLO, and SETUP once that is answered; setup is borrowed until then. Nonce, seed and time are filled in. */
 int agent_channel_open(AgentChannel *a, struct agent_setup *setup);
 /* How long the guest may take from now to open, 0: no limit. */
 int agent_channel_set_timeout(AgentChannel *a, uint64_t usec);

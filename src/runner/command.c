@@ -131,6 +131,7 @@ int command_new(Commands *t, struct command_spec *spec, uint32_t stream, Command
         c->timeout_usec = spec->timeout_usec;
         c->serial = spec->serial;
         c->connection = spec->connection;
+        c->label = json_incref(spec->label);
 
         if (spec->fds[0] >= 0) {
                 r = source_new(commands_event(t), TAKE_FD(spec->fds[0]), &source_callbacks, c, &c->in);
@@ -159,6 +160,7 @@ void command_free(Command *c) {
                 sink_free(c->out[i]);
                 capture_buffer_free(c->capture[i]);
         }
+        json_decref(c->label);
         free(c);
 }
 

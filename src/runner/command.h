@@ -57,6 +57,7 @@ struct Command {
         uint64_t progress;      /* of the readers, when it was set */
 
         uint64_t serial, connection; /* of the request that started it, until that is answered */
+        json_t *label;               /* the controller's, given back with what is said of the command; may be NULL */
 };
 
 struct command_spec {
@@ -66,6 +67,7 @@ struct command_spec {
         uint64_t timeout_usec, capture;
         int fds[3]; /* stdin, stdout, stderr, or -1; taken over */
         uint64_t serial, connection;
+        json_t *label;
 };
 
 struct commands_callbacks {

@@ -117,7 +117,7 @@ static int add_disk(const struct qemu_machine *m, char ***l) {
         if (r >= 0)
                 r = addf(
                         l, "-blockdev",
-                        "driver=file,node-name=disk,filename=/dev/fdset/%d,auto-read-only=off,locking=off,aio=threads,"
+                        "driver=file,node-name=" QEMU_DISK_NODE ",filename=/dev/fdset/%d,auto-read-only=off,locking=off,aio=threads,"
                         "cache.direct=off,cache.no-flush=off,discard=unmap,detect-zeroes=unmap",
                         m->disk_fd);
         if (r >= 0)

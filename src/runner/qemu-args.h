@@ -31,6 +31,7 @@ struct qemu_machine {
 
 /* The agent's port, as QMP's VSERPORT_CHANGE calls it. */
 #define QEMU_AGENT_ID "agent"
+#define QEMU_DISK_NODE "disk"
 
 /* -EINVAL for what no machine can be, -ENOMEM. */
 int qemu_args(const struct qemu_machine *m, char ***ret);

@@ -51,6 +51,7 @@ static int parse_exec(json_t *body, struct command_spec *s) {
                 return -EINVAL;
         if (process < 1 || timeout_usec < 0 || capture < 0 || capture > (json_int_t) CAPTURE_MAX)
                 return -EINVAL;
+        s->label = json_object_get(body, "label");
         s->process = (uint64_t) process;
         s->timeout_usec = (uint64_t) timeout_usec;
         s->capture = (uint64_t) capture;

@@ -118,6 +118,8 @@ static int on_child(sd_event_source *source, const struct signalfd_siginfo *info
 static void add_description(Command *c, void *userdata) {
         json_t *o = command_describe(c);
 
+        if (o && c->label)
+                (void) json_object_set(o, "label", c->label);
         if (o)
                 (void) json_array_append_new(userdata, o);
 }

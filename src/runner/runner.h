@@ -35,6 +35,7 @@ struct start {
         struct request request;
         const char *rung; /* being climbed */
         bool boot;
+        bool resize; /* the disk is to be enlarged once the machine runs */
         struct agent_setup setup;
         char hostname[65];
         uint64_t agent_timeout_usec;

@@ -195,6 +195,43 @@ static void greet_agent(Runner *r) {
                 fail(r, error, "speak to the agent");
 }
 
+static void on_resized(json_t *result, const char *error, void *userdata) {
+        Runner *r = userdata;
+
+        if (r->state != RUNNER_STARTING)
+                return;
+        if (error) {
+                log_warning("QEMU can't show the guest a disk of %llu bytes: %s",
+                            (unsigned long long) r->start.setup.disk_size, error);
+                return fail(r, -EIO, "enlarge the disk");
+        }
+        greet_agent(r);
+}
+
+/* The guest knows the disk by the size that it was captured with; only this makes it look again. */
+static void resize_disk(Runner *r) {
+        r->start.resize = false;
+        if (vmm_execute(r->vmm, "block_resize",
+                        json_pack("{s:s, s:I}", "node-name", QEMU_DISK_NODE, "size",
+                                  (json_int_t) r->start.setup.disk_size),
+                        -1, on_resized, r) < 0)
+                fail(r, -EIO, "enlarge the disk");
+}
+
+static void on_status(json_t *result, const char *error, void *userdata) {
+        Runner *r = userdata;
+
+        if (r->state == RUNNER_STARTING && r->start.resize && json_is_true(json_object_get(result, "running")))
+                resize_disk(r);
+}
+
+/* Disks can't be changed before the state is loaded and the machine runs; it may already, or say so with RESUME. */
+static void begin_resize(Runner *r) {
+        r->start.resize = true;
+        if (vmm_execute(r->vmm, "query-status", NULL, -1, on_status, r) < 0)
+                fail(r, -EIO, "enlarge the disk");
+}
+
 static bool is_agent_port(json_t *data) {
         return json_is_true(json_object_get(data, "open")) &&
                streq_ptr(json_string_value(json_object_get(data, "id")), QEMU_AGENT_ID);
@@ -208,9 +245,13 @@ static void on_vmm_event(const char *name, json_t *data, void *userdata) {
         if (isempty(name)) {
                 r->start.rung = "agent";
                 r->start.up_nsec = now_monotonic_nsec();
-                if (!r->start.boot)
+                if (!r->start.boot && r->start.setup.disk_size > 0)
+                        begin_resize(r);
+                else if (!r->start.boot)
                         greet_agent(r);
-        } else if (r->start.boot && streq(name, "VSERPORT_CHANGE") && is_agent_port(data)) {
+        } else if (r->start.resize && streq(name, "RESUME"))
+                resize_disk(r);
+        else if (r->start.boot && streq(name, "VSERPORT_CHANGE") && is_agent_port(data)) {
                 r->start.boot = false; /* once */
                 greet_agent(r);
         }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
-/* What a new start does about what an earlier one left: living sandboxes are taken over, ended ones get their usage record,
- * half-made and half-removed ones are walked down the ladder, and what nobody has a record of is swept. Runs before the name
- * is owned, so it may wait where that is short. */
+/* What a new start does about what an earlier one left: living sandboxes are taken over, ended ones get their usage
+ * record, half-made and half-removed ones are walked down the ladder, and what nobody has a record of is swept. Runs
+ * before the name is owned, so it may wait where that is short. */
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -54,7 +54,8 @@ static void take_over(struct manager *m, const char *id) {
 
         snprintf(path, sizeof(path), RECORDS_PATH "/%s.json", id);
         record = json_load_file(path, JSON_REJECT_DUPLICATES, NULL);
-        r = streq(strempty(json_string_value(json_object_get(record, "id"))), id) ? sandbox_record_load(m, record, &s) : -EBADMSG;
+        r = streq(strempty(json_string_value(json_object_get(record, "id"))), id) ? sandbox_record_load(m, record, &s)
+                                                                                  : -EBADMSG;
         json_decref(record);
         if (r < 0) {
                 /* Whatever it was, its name is all that is known: the sweep takes care of the rest. */
@@ -73,7 +74,8 @@ static void take_over(struct manager *m, const char *id) {
         log_info("Sandbox %s of uid %u is running, taken over", s->id, (unsigned) s->owner);
 }
 
-static int for_each_entry(const char *directory, void (*handle)(struct manager *m, const char *name), struct manager *m) {
+static int for_each_entry(const char *directory, void (*handle)(struct manager *m, const char *name),
+                          struct manager *m) {
         struct dirent *e;
         DIR *d;
 
@@ -107,21 +109,23 @@ static void on_subvolume(struct manager *m, const char *name) {
         if (strchr(name, '.') || sandbox_by_id(m, name))
                 return;
         log_swept("subvolume", name);
-        (void) worker_call(m->sweeper, json_pack("{s:s,s:s,s:s}", "op", "remove", "kind", "sandboxes", "name", name), NULL,
-                           NULL);
+        (void) worker_call(m->sweeper, json_pack("{s:s,s:s,s:s}", "op", "remove", "kind", "sandboxes", "name", name),
+                           NULL, NULL);
 }
 
 static void on_work(struct manager *m, const char *name) {
         if (strncmp(name, "bake-", 5) == 0 && job_by_target(m, name + 5))
                 return;
         log_swept("work", name);
-        (void) worker_call(m->sweeper, json_pack("{s:s,s:s,s:s}", "op", "remove", "kind", "work", "name", name), NULL, NULL);
+        (void) worker_call(m->sweeper, json_pack("{s:s,s:s,s:s}", "op", "remove", "kind", "work", "name", name), NULL,
+                           NULL);
 }
 
 static void on_runtime_directory(struct manager *m, const char *name) {
         char path[512];
 
-        if (!id_is_valid(name) || sandbox_by_id(m, name))
+        if (id_is_valid(name) ? !!sandbox_by_id(m, name)
+                              : strncmp(name, "bake-", 5) != 0 || job_by_target(m, name + 5))
                 return;
         log_swept("directory", name);
         snprintf(path, sizeof(path), RUNTIME_PATH "/%s/control", name);
@@ -167,7 +171,7 @@ static size_t count_silent(struct manager *m) {
         size_t n = 0;
 
         LIST_FOREACH(s, &m->sandboxes, sandboxes)
-                n += s->state == SANDBOX_RUNNING && !s->receipt;
+        n += s->state == SANDBOX_RUNNING && !s->receipt;
         return n;
 }
 

@@ -22,7 +22,7 @@ struct question {
         struct manager *manager;
         sd_bus_message *message;
         enum verb verb;
-        bool any; /* the uid alone is wanted */
+        bool any;   /* the uid alone is wanted */
         bool quiet; /* no interaction */
         uid_t uid;
         char *sandbox;
@@ -73,9 +73,13 @@ static void answer(struct question *q, bool allowed, bool challenge) {
                 char text[256];
 
                 snprintf(text, sizeof(text), "Not authorized: uid %u may not %s %s%s", (unsigned) q->uid,
-                         verb_names[q->verb], q->sandbox ? "sandbox " : q->template ? "from template " : "here",
+                         verb_names[q->verb],
+                         q->sandbox    ? "sandbox "
+                         : q->template ? "from template "
+                                       : "here",
                          q->sandbox ? q->sandbox : strempty(q->template));
-                refuse(q, challenge ? SD_BUS_ERROR_INTERACTIVE_AUTHORIZATION_REQUIRED : SD_BUS_ERROR_ACCESS_DENIED, text);
+                refuse(q, challenge ? SD_BUS_ERROR_INTERACTIVE_AUTHORIZATION_REQUIRED : SD_BUS_ERROR_ACCESS_DENIED,
+                       text);
         }
         question_free(q);
 }
@@ -85,7 +89,7 @@ static int on_polkit(sd_bus_message *reply, void *userdata, sd_bus_error *error)
         int authorized = false, challenge = false, r;
 
         r = sd_bus_message_is_method_error(reply, NULL) ? -sd_bus_message_get_errno(reply)
-                                                       : sd_bus_message_enter_container(reply, 'r', "bba{ss}");
+                                                        : sd_bus_message_enter_container(reply, 'r', "bba{ss}");
         if (r >= 0)
                 r = sd_bus_message_read(reply, "bb", &authorized, &challenge);
         if (r < 0) {
@@ -106,8 +110,10 @@ static int append_details(sd_bus_message *call, struct question *q) {
         if (s)
                 snprintf(owner, sizeof(owner), "%u", (unsigned) s->owner);
         r = sd_bus_message_append(call, "a{ss}", 5, "verb", verb_names[q->verb], "uid", uid, "template",
-                                  q->template ? q->template : s ? s->template_name : "", "sandbox", strempty(q->sandbox),
-                                  "owner", owner);
+                                  q->template ? q->template
+                                  : s         ? s->template_name
+                                              : "",
+                                  "sandbox", strempty(q->sandbox), "owner", owner);
         return r;
 }
 
@@ -122,8 +128,8 @@ static int ask_polkit(struct question *q) {
         if (!q->quiet && sd_bus_message_get_allow_interactive_authorization(q->message) > 0)
                 flags |= POLKIT_ALLOW_INTERACTION;
         r = sd_bus_message_new_method_call(q->manager->bus, &call, "org.freedesktop.PolicyKit1",
-                                           "/org/freedesktop/PolicyKit1/Authority", "org.freedesktop.PolicyKit1.Authority",
-                                           "CheckAuthorization");
+                                           "/org/freedesktop/PolicyKit1/Authority",
+                                           "org.freedesktop.PolicyKit1.Authority", "CheckAuthorization");
         if (r >= 0)
                 r = sd_bus_message_append(call, "(sa{sv})s", "system-bus-name", 1, "name", "s",
                                           sd_bus_message_get_sender(q->message), action);
@@ -173,8 +179,8 @@ static char *copy_id(const struct sandbox *s) {
         return s ? strdup(s->id) : NULL;
 }
 
-int call_authorize(struct manager *m, sd_bus_message *message, enum verb verb, struct sandbox *target, const char *template,
-                   call_handler_t then) {
+int call_authorize(struct manager *m, sd_bus_message *message, enum verb verb, struct sandbox *target,
+                   const char *template, call_handler_t then) {
         return question_start((struct question){ .manager = m,
                                                  .message = message,
                                                  .verb = verb,
@@ -188,8 +194,8 @@ int call_identify(struct manager *m, sd_bus_message *message, struct sandbox *ta
                 .manager = m, .message = message, .any = true, .sandbox = copy_id(target), .then = then });
 }
 
-int call_ask(struct manager *m, sd_bus_message *message, enum verb verb, struct sandbox *target, allowed_handler_t handler,
-             void *userdata) {
+int call_ask(struct manager *m, sd_bus_message *message, enum verb verb, struct sandbox *target,
+             allowed_handler_t handler, void *userdata) {
         return question_start((struct question){ .manager = m,
                                                  .message = message,
                                                  .verb = verb,

@@ -22,7 +22,7 @@ int bus_append_dict(sd_bus_message *reply, json_t *object) {
         r = sd_bus_message_open_container(reply, 'a', "{ss}");
         if (r < 0)
                 return r;
-        json_object_foreach(object, key, value) {
+        json_object_foreach (object, key, value) {
                 r = sd_bus_message_append(reply, "{ss}", key, strempty(json_string_value(value)));
                 if (r < 0)
                         return r;

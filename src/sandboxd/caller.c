@@ -91,7 +91,8 @@ int callers_query(struct callers *c, const char *sender, caller_handler_t handle
         *q = (struct caller_query){ .callers = c, .sender = strdup(sender), .handler = handler, .userdata = userdata };
         r = !q->sender ? -ENOMEM
                        : sd_bus_call_method_async(c->bus, &slot, "org.freedesktop.DBus", "/org/freedesktop/DBus",
-                                                  "org.freedesktop.DBus", "GetConnectionUnixUser", on_uid, q, "s", sender);
+                                                  "org.freedesktop.DBus", "GetConnectionUnixUser", on_uid, q, "s",
+                                                  sender);
         if (r < 0) {
                 query_free(q);
                 return r;

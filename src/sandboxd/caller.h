@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 #pragma once
 
-/* Who sent a message: the uid behind a unique bus name, asked of the bus without waiting. Such a name is never given out
- * twice in the life of a bus, so what was learnt stays true. */
+/* Who sent a message: the uid behind a unique bus name, asked of the bus without waiting. Such a name is never given
+ * out twice in the life of a bus, so what was learnt stays true. */
 
 #include <systemd/sd-bus.h>
 

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
-/* The one hard idea: a read of a sandbox's (or a process's) properties by anyone but ourselves is held until the caller's
- * rights are known, then sent once more to our own bus name, where sd-bus answers it; the answer is passed on. So the rights are
- * looked up without waiting and the properties stay in their tables. */
+/* The one hard idea: a read of a sandbox's (or a process's) properties by anyone but ourselves is held until the
+ * caller's rights are known, then sent once more to our own bus name, where sd-bus answers it; the answer is passed
+ * on. So the rights are looked up without waiting and the properties stay in their tables. */
 
 #include "guard.h"
 
 #include "authorize.h"
 #include "sandbox.h"
 
-static const char *const guarded_interfaces[] = { "org.freedesktop.DBus.Properties", "org.freedesktop.DBus.ObjectManager" };
+static const char *const guarded_interfaces[] = { "org.freedesktop.DBus.Properties",
+                                                  "org.freedesktop.DBus.ObjectManager" };
 
 static int on_answer(sd_bus_message *answer, void *userdata, sd_bus_error *error) {
         _cleanup_(sd_bus_message_unrefp) sd_bus_message *call = userdata, *reply = NULL;

@@ -24,8 +24,8 @@ struct job *job_by_target(struct manager *m, const char *target) {
         struct job *j;
 
         LIST_FOREACH(j, &m->jobs, jobs)
-                if (streq(j->target, target))
-                        return j;
+        if (streq(j->target, target))
+                return j;
         return NULL;
 }
 
@@ -51,6 +51,7 @@ static void job_free(struct job *j) {
         free(j->target);
         free(j->unit);
         free(j->status);
+        free(j->error);
         free(j);
 }
 
@@ -59,27 +60,46 @@ void jobs_free(struct manager *m) {
                 job_free(LIST_FIRST(&m->jobs));
 }
 
-/* The bake publishes by itself; what it left halfway is removed here. */
-static void job_finish(struct job *j, const char *result, const char *error) {
+/* Nothing of it is left but this object. */
+static void job_close(struct job *j) {
         struct manager *m = j->manager;
-        _cleanup_free_ char *target = strdup(j->target), *text = strdup(error), *work = NULL;
         char path[64];
 
+        (void) templates_reload(m);
         job_path(j, path);
-        log_info("Bake of template %s: %s%s%s", j->target, result, *error ? ": " : "", error);
-        units_release(m->units, j->unit);
         for (size_t i = 0; i < j->n_cancel_calls; i++)
                 sd_bus_reply_method_return(j->cancel_calls[i], NULL);
         if (j->start_call)
-                sd_bus_reply_method_errorf(j->start_call, BUS_ERROR_UNAVAILABLE, "%s", error);
-        sd_bus_emit_signal(m->bus, BUS_PATH, BUS_INTERFACE_MANAGER, "JobRemoved", "uoss", j->id, path, result, strempty(text));
+                sd_bus_reply_method_errorf(j->start_call, BUS_ERROR_UNAVAILABLE, "%s", strempty(j->error));
+        sd_bus_emit_signal(m->bus, BUS_PATH, BUS_INTERFACE_MANAGER, "JobRemoved", "uoss", j->id, path, j->result,
+                           strempty(j->error));
         sd_bus_emit_interfaces_removed(m->bus, path, BUS_INTERFACE_JOB, NULL);
         job_free(j);
-        if (target && asprintf(&work, "bake-%s", target) >= 0)
-                (void) worker_call(m->sweeper, json_pack("{s:s,s:s,s:s}", "op", "remove", "kind", "work", "name", work), NULL,
-                                   NULL);
-        (void) templates_reload(m);
         snapshots_collect(m);
+}
+
+static void on_work_removed(int error, const char *message, struct control_message *reply, void *userdata) {
+        if (error < 0)
+                log_error("%s", message);
+        job_close(userdata);
+}
+
+/* The bake publishes by itself; what it left halfway is removed here. result: a literal. */
+static void job_finish(struct job *j, const char *result, const char *error) {
+        struct manager *m = j->manager;
+        _cleanup_free_ char *work = NULL;
+
+        if (j->result)
+                return;
+        j->result = result;
+        j->error = strdup(error);
+        log_info("Bake of template %s: %s%s%s", j->target, result, *error ? ": " : "", error);
+        j->watch = sd_bus_slot_unref(j->watch);
+        units_release(m->units, j->unit);
+        if (asprintf(&work, "bake-%s", j->target) < 0 ||
+            worker_call(m->sweeper, json_pack("{s:s,s:s,s:s}", "op", "remove", "kind", "work", "name", work),
+                        on_work_removed, j) < 0)
+                job_close(j);
 }
 
 static void job_take_status(struct job *j, const char *status) {
@@ -164,7 +184,8 @@ static int job_new(struct manager *m, const char *target, uid_t owner, struct jo
         return 0;
 }
 
-int job_start_bake(struct manager *m, const char *name, bool force, uid_t owner, sd_bus_message *call, sd_bus_error *error) {
+int job_start_bake(struct manager *m, const char *name, bool force, uid_t owner, sd_bus_message *call,
+                   sd_bus_error *error) {
         const char *argv[] = { BAKE_PROGRAM, name, NULL, NULL };
         char description[128];
         struct job *j;
@@ -226,7 +247,7 @@ int job_cancel(struct job *j, sd_bus_message *call) {
         if (!grown)
                 return -ENOMEM;
         j->cancel_calls = grown;
-        if (!j->canceling) {
+        if (!j->canceling && !j->result) {
                 r = units_stop(j->manager->units, j->unit, on_canceled, NULL);
                 if (r < 0)
                         return r;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 #pragma once
 
-/* Something that takes long and runs as a unit of its own: a bake. The unit goes on without this process; a later one finds it
- * by its name. */
+/* Something that takes long and runs as a unit of its own: a bake. The unit goes on without this process; a later one
+ * finds it by its name. */
 
 #include "manager.h"
 
@@ -15,8 +15,10 @@ struct job {
         uid_t owner;
         double progress;
         char *status;
-        bool active;  /* the unit was seen running */
+        bool active; /* the unit was seen running */
         bool canceling;
+        const char *result; /* as in JobRemoved, a literal; NULL: not over */
+        char *error;
         sd_bus_slot *watch;
         sd_bus_message *start_call; /* to be replied to when the unit runs */
         sd_bus_message **cancel_calls;
@@ -24,7 +26,8 @@ struct job {
 };
 
 /* Starts a bake; call is replied to with the job's path. */
-int job_start_bake(struct manager *m, const char *name, bool force, uid_t owner, sd_bus_message *call, sd_bus_error *error);
+int job_start_bake(struct manager *m, const char *name, bool force, uid_t owner, sd_bus_message *call,
+                   sd_bus_error *error);
 /* Takes over a bake's unit that runs already. */
 int job_adopt(struct manager *m, const char *unit);
 int job_cancel(struct job *j, sd_bus_message *call);

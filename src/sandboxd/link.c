@@ -64,7 +64,8 @@ struct link *link_free(struct link *l) {
 
 static void finish_all(struct link *l) {
         while (LIST_FIRST(&l->pendings))
-                pending_finish(LIST_FIRST(&l->pendings), -ECONNRESET, "The sandbox's runner has closed its connection", NULL);
+                pending_finish(LIST_FIRST(&l->pendings), -ECONNRESET, "The sandbox's runner has closed its connection",
+                               NULL);
 }
 
 struct link *link_close(struct link *l) {
@@ -91,8 +92,8 @@ static void dispatch(struct link *l, struct control_message *m) {
         }
         serial = (uint64_t) json_integer_value(json_object_get(m->body, "serial"));
         LIST_FOREACH(p, &l->pendings, pendings)
-                if (p->serial == serial)
-                        break;
+        if (p->serial == serial)
+                break;
         if (!p)
                 return;
         error = -(int) json_integer_value(json_object_get(m->body, "error"));
@@ -130,7 +131,8 @@ static int on_io(sd_event_source *source, int fd, uint32_t events, void *userdat
         return 0;
 }
 
-int link_new(sd_event *event, const char *path, const struct link_handlers *handlers, void *userdata, struct link **ret) {
+int link_new(sd_event *event, const char *path, const struct link_handlers *handlers, void *userdata,
+             struct link **ret) {
         struct link *l = calloc(1, sizeof(*l));
         int r;
 
@@ -159,7 +161,8 @@ int link_request(struct link *l, json_t *request, const char *const *names, cons
         struct pending *p = calloc(1, sizeof(*p));
         int r = 0;
 
-        if (!p || !request || json_object_set_new(request, "serial", json_integer((json_int_t) ++l->last_serial)) < 0) {
+        if (!p || !request ||
+            json_object_set_new(request, "serial", json_integer((json_int_t) ++l->last_serial)) < 0) {
                 free(p);
                 json_decref(request);
                 return -ENOMEM;

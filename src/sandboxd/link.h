@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 #pragma once
 
-/* The connection to one runner: requests with their replies, and events. Knows no sandbox; see control.h for what is said. */
+/* The connection to one runner: requests with their replies, and events. Knows no sandbox; see control.h for what is
+ * said. */
 
 #include <systemd/sd-event.h>
 
@@ -17,13 +18,14 @@ struct link_handlers {
         void (*broken)(void *userdata); /* the link is dead and may be freed in here */
 };
 
-int link_new(sd_event *event, const char *path, const struct link_handlers *handlers, void *userdata, struct link **ret);
+int link_new(sd_event *event, const char *path, const struct link_handlers *handlers, void *userdata,
+             struct link **ret);
 /* Pending requests are forgotten without a word. */
 struct link *link_free(struct link *l);
 /* Frees it after those that wait for a reply have been told that none will come. */
 struct link *link_close(struct link *l);
 
-/* request is consumed. timeout_usec 0: none. handler is called exactly once, later, unless the link is freed or -errno is returned.
- * The descriptors stay the caller's. */
+/* request is consumed. timeout_usec 0: none. handler is called exactly once, later, unless the link is freed or -errno
+ * is returned. The descriptors stay the caller's. */
 int link_request(struct link *l, json_t *request, const char *const *names, const int *fds, size_t n_fds,
                  uint64_t timeout_usec, link_reply_t handler, void *userdata);

@@ -31,13 +31,13 @@ static int set_level(sd_bus *bus, const char *path, const char *interface, const
         return sd_bus_error_setf(error, SD_BUS_ERROR_INVALID_ARGS, "No log level \"%s\"", level);
 }
 
-static int get_target(sd_bus *bus, const char *path, const char *interface, const char *property, sd_bus_message *reply,
-                      void *userdata, sd_bus_error *error) {
+static int get_target(sd_bus *bus, const char *path, const char *interface, const char *property,
+                      sd_bus_message *reply, void *userdata, sd_bus_error *error) {
         return sd_bus_message_append(reply, "s", log_to_journal() ? "journal" : "console");
 }
 
-static int set_target(sd_bus *bus, const char *path, const char *interface, const char *property, sd_bus_message *value,
-                      void *userdata, sd_bus_error *error) {
+static int set_target(sd_bus *bus, const char *path, const char *interface, const char *property,
+                      sd_bus_message *value, void *userdata, sd_bus_error *error) {
         return sd_bus_error_set(error, SD_BUS_ERROR_NOT_SUPPORTED, "The log target follows from where stderr goes");
 }
 
@@ -55,6 +55,6 @@ static const sd_bus_vtable vtable[] = {
 };
 
 int log_control_export(sd_bus *bus) {
-        return sd_bus_add_object_vtable(bus, NULL, "/org/freedesktop/LogControl1", "org.freedesktop.LogControl1", vtable,
-                                        NULL);
+        return sd_bus_add_object_vtable(bus, NULL, "/org/freedesktop/LogControl1", "org.freedesktop.LogControl1",
+                                        vtable, NULL);
 }

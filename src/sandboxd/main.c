@@ -2,8 +2,10 @@
 
 /* sandboxd: the control plane. Root, with few capabilities; never parses a byte that a guest wrote. */
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sysexits.h>
 #include <sys/vfs.h>
@@ -39,13 +41,15 @@ static int check_controllers(const struct conf *conf, char ***ret_missing) {
 
         r = cgroup_missing_controllers(&missing);
         if (r < 0)
-                return refuse("no cgroup v2 hierarchy at " CGROUP_ROOT "; boot with systemd.unified_cgroup_hierarchy=1");
+                return refuse("no cgroup v2 hierarchy at " CGROUP_ROOT
+                              "; boot with systemd.unified_cgroup_hierarchy=1");
         for (char **name = missing; name && *name; name++)
                 if (!strv_contains(conf->allow_missing_controllers, *name)) {
-                        snprintf(text, sizeof(text),
-                                 "the cgroup controller \"%s\" is missing; enable it in the kernel, or allow that with "
-                                 "AllowMissingControllers=%s in " CONF_PATH,
-                                 *name, *name);
+                        snprintf(
+                                text, sizeof(text),
+                                "the cgroup controller \"%s\" is missing; enable it in the kernel, or allow that with "
+                                "AllowMissingControllers=%s in " CONF_PATH,
+                                *name, *name);
                         return refuse(text);
                 }
         *ret_missing = TAKE_PTR(missing);
@@ -69,12 +73,28 @@ static int check_kernel(const struct conf *conf) {
         return host_find_kernel(conf, &path, &release, &message) < 0 ? refuse(strempty(message)) : 0;
 }
 
+/* Two of them would each sweep away what the other makes. The lock goes with the process. */
+static int lock(int *ret) {
+        _cleanup_close_ int fd = -1;
+
+        if (mkdir(RUNTIME_PATH, 0700) < 0 && errno != EEXIST)
+                return log_error_errno(-errno, "Failed to create " RUNTIME_PATH);
+        fd = open(RUNTIME_PATH "/lock", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+        if (fd < 0)
+                return log_error_errno(-errno, "Failed to open " RUNTIME_PATH "/lock");
+        if (flock(fd, LOCK_EX | LOCK_NB) < 0)
+                return refuse("another sandboxd is running; see `systemctl status sandboxd.service`");
+        *ret = TAKE_FD(fd);
+        return 0;
+}
+
 static int run(void) {
         _cleanup_(manager_freep) struct manager *m = NULL;
         _cleanup_(conf_freep) struct conf *conf = NULL;
         _cleanup_(host_freep) struct host *host = NULL;
         _cleanup_strv_free_ char **missing = NULL;
         _cleanup_free_ char *message = NULL;
+        _cleanup_close_ int lock_fd = -1;
         int r;
 
         r = conf_load(NULL, &conf);
@@ -89,9 +109,9 @@ static int run(void) {
                 return r;
         if (host_probe(conf, &host, &message) < 0)
                 return refuse(strempty(message));
-        if (mkdir(RUNTIME_PATH, 0700) < 0 && errno != EEXIST)
-                return log_error_errno(-errno, "Failed to create " RUNTIME_PATH);
-        r = manager_new(TAKE_PTR(conf), TAKE_PTR(host), &m);
+        r = lock(&lock_fd);
+        if (r >= 0)
+                r = manager_new(TAKE_PTR(conf), TAKE_PTR(host), &m);
         if (r < 0)
                 return r;
         m->missing_controllers = TAKE_PTR(missing);

@@ -38,8 +38,8 @@ static int find_template(struct manager *m, const char *name, struct template **
         if (!t)
                 return sd_bus_error_setf(error, BUS_ERROR_NO_SUCH_TEMPLATE, "No template \"%s\"; bake it first", name);
         if (t->mismatch)
-                return sd_bus_error_setf(error, BUS_ERROR_TEMPLATE_MISMATCH, "Template %s must be baked again: its %s", name,
-                                         t->mismatch);
+                return sd_bus_error_setf(error, BUS_ERROR_TEMPLATE_MISMATCH, "Template %s must be baked again: its %s",
+                                         name, t->mismatch);
         *ret = t;
         return 0;
 }
@@ -65,10 +65,11 @@ static int check_names(struct sandbox_spec *spec, struct manager *m, sd_bus_erro
         if (!spec->name)
                 return 0;
         if (!name_is_valid(spec->name))
-                return invalid(error, "\"%s\" can't be a name: 1 to 64 of A-Z a-z 0-9 . _ -, first a letter or digit", spec->name);
+                return invalid(error, "\"%s\" can't be a name: 1 to 64 of A-Z a-z 0-9 . _ -, first a letter or digit",
+                               spec->name);
         LIST_FOREACH(s, &m->sandboxes, sandboxes)
-                if (s->owner == spec->owner && streq(s->name, spec->name))
-                        return sd_bus_error_setf(error, BUS_ERROR_NAME_EXISTS, "A sandbox \"%s\" exists already", spec->name);
+        if (s->owner == spec->owner && streq(s->name, spec->name))
+                return sd_bus_error_setf(error, BUS_ERROR_NAME_EXISTS, "A sandbox \"%s\" exists already", spec->name);
         if (!spec->hostname && hostname_is_valid(spec->name) && !(spec->hostname = strdup(spec->name)))
                 return -ENOMEM;
         return 0;
@@ -94,16 +95,19 @@ static int check_sizes(struct sandbox_spec *spec, const struct manifest *f, uint
         if (spec->ttl_usec > TTL_MAX_USEC)
                 return invalid(error, "TTLUSec is too large");
         if (spec->tasks_max < TASKS_MIN || spec->tasks_max > tasks_max)
-                return invalid(error, "TasksMax must be between %u and the service's %llu", TASKS_MIN, (unsigned long long) tasks_max);
+                return invalid(error, "TasksMax must be between %u and the service's %llu", TASKS_MIN,
+                               (unsigned long long) tasks_max);
         return options_check_environment(spec->environment, error);
 }
 
 static int check_limits(struct manager *m, uid_t owner, sd_bus_error *error) {
         if (m->n_sandboxes >= m->conf->max_sandboxes)
-                return sd_bus_error_setf(error, BUS_ERROR_LIMIT_EXCEEDED, "The host's limit of %llu sandboxes is reached",
+                return sd_bus_error_setf(error, BUS_ERROR_LIMIT_EXCEEDED,
+                                         "The host's limit of %llu sandboxes is reached",
                                          (unsigned long long) m->conf->max_sandboxes);
         if (manager_count_owner(m, owner) >= m->conf->max_per_owner)
-                return sd_bus_error_setf(error, BUS_ERROR_LIMIT_EXCEEDED, "The limit of %llu sandboxes of uid %u is reached",
+                return sd_bus_error_setf(error, BUS_ERROR_LIMIT_EXCEEDED,
+                                         "The limit of %llu sandboxes of uid %u is reached",
                                          (unsigned long long) m->conf->max_per_owner, (unsigned) owner);
         return 0;
 }
@@ -210,16 +214,18 @@ static bool passes(const struct list_filter *f, const struct sandbox *s) {
         json_t *value;
 
         if ((f->name && !streq(f->name, s->name)) || (f->template && !streq(f->template, s->template_name)) ||
-            (f->state && !streq(f->state, sandbox_state_to_string(s->state))) || (f->has_owner && f->owner != s->owner))
+            (f->state && !streq(f->state, sandbox_state_to_string(s->state))) ||
+            (f->has_owner && f->owner != s->owner))
                 return false;
-        json_object_foreach(f->metadata, key, value)
+        json_object_foreach (f->metadata, key, value)
                 if (!json_equal(json_object_get(s->metadata, key), value))
                         return false;
         return true;
 }
 
 static int append_sandbox(sd_bus_message *reply, const struct sandbox *s) {
-        uint64_t deadline = s->deadline_boot_usec == 0 ? 0 : now_realtime_usec() + s->deadline_boot_usec - now_boottime_usec();
+        uint64_t deadline =
+                s->deadline_boot_usec == 0 ? 0 : now_realtime_usec() + s->deadline_boot_usec - now_boottime_usec();
         char path[64];
 
         sandbox_path(s, path);
@@ -231,12 +237,9 @@ static int list_reply(struct manager *m, sd_bus_message *message, uid_t uid, boo
         _cleanup_(sd_bus_message_unrefp) sd_bus_message *reply = NULL;
         _cleanup_(list_filter_done) struct list_filter f = {};
         const struct option options[] = {
-                { "Name", OPTION_STRING, &f.name, NULL },
-                { "Template", OPTION_STRING, &f.template, NULL },
-                { "State", OPTION_STRING, &f.state, NULL },
-                { "Owner", OPTION_UINT32, &f.owner, &f.has_owner },
-                { "Metadata", OPTION_DICT, &f.metadata, NULL },
-                {},
+                { "Name", OPTION_STRING, &f.name, NULL },       { "Template", OPTION_STRING, &f.template, NULL },
+                { "State", OPTION_STRING, &f.state, NULL },     { "Owner", OPTION_UINT32, &f.owner, &f.has_owner },
+                { "Metadata", OPTION_DICT, &f.metadata, NULL }, {},
         };
         struct sandbox *s;
         int r;
@@ -293,8 +296,8 @@ static int append_template(sd_bus_message *reply, const struct template *t) {
 
         if (!path)
                 return -ENOMEM;
-        return sd_bus_message_append(reply, "(ssttutuo)", f->name, f->version, f->created_usec, f->memory, (uint32_t) f->cpus,
-                                     f->disk_size, template_users(t), path);
+        return sd_bus_message_append(reply, "(ssttutuo)", f->name, f->version, f->created_usec, f->memory,
+                                     (uint32_t) f->cpus, f->disk_size, template_users(t), path);
 }
 
 static int method_list_templates(sd_bus_message *message, void *userdata, sd_bus_error *error) {
@@ -370,8 +373,8 @@ static int method_list_jobs(sd_bus_message *message, void *userdata, sd_bus_erro
         return r < 0 ? r : sd_bus_send(NULL, reply, NULL);
 }
 
-static int get_version(sd_bus *bus, const char *path, const char *interface, const char *property, sd_bus_message *reply,
-                       void *userdata, sd_bus_error *error) {
+static int get_version(sd_bus *bus, const char *path, const char *interface, const char *property,
+                       sd_bus_message *reply, void *userdata, sd_bus_error *error) {
         return sd_bus_message_append(reply, "s", PROJECT_VERSION);
 }
 
@@ -385,8 +388,8 @@ static int get_vmm_version(sd_bus *bus, const char *path, const char *interface,
         return sd_bus_message_append(reply, "s", ((struct manager *) userdata)->host->vmm_version);
 }
 
-static int get_missing(sd_bus *bus, const char *path, const char *interface, const char *property, sd_bus_message *reply,
-                       void *userdata, sd_bus_error *error) {
+static int get_missing(sd_bus *bus, const char *path, const char *interface, const char *property,
+                       sd_bus_message *reply, void *userdata, sd_bus_error *error) {
         return sd_bus_message_append_strv(reply, ((struct manager *) userdata)->missing_controllers);
 }
 
@@ -407,8 +410,8 @@ const sd_bus_vtable manager_vtable[] = {
                                 method_list_templates, SD_BUS_VTABLE_UNPRIVILEGED),
         SD_BUS_METHOD_WITH_ARGS("BakeTemplate", SD_BUS_ARGS("s", name, "a{sv}", options, "t", flags),
                                 SD_BUS_RESULT("o", job), method_bake, SD_BUS_VTABLE_UNPRIVILEGED),
-        SD_BUS_METHOD_WITH_ARGS("ListJobs", SD_BUS_ARGS("t", flags), SD_BUS_RESULT("a(usssdso)", jobs), method_list_jobs,
-                                SD_BUS_VTABLE_UNPRIVILEGED),
+        SD_BUS_METHOD_WITH_ARGS("ListJobs", SD_BUS_ARGS("t", flags), SD_BUS_RESULT("a(usssdso)", jobs),
+                                method_list_jobs, SD_BUS_VTABLE_UNPRIVILEGED),
         SD_BUS_METHOD_WITH_ARGS("GetUsage", SD_BUS_ARGS("a{sv}", options, "t", flags), SD_BUS_RESULT("h", records),
                                 method_get_usage, SD_BUS_VTABLE_UNPRIVILEGED),
         SD_BUS_SIGNAL_WITH_ARGS("JobRemoved", SD_BUS_ARGS("u", id, "o", job, "s", result, "s", error), 0),

@@ -21,7 +21,7 @@ size_t manager_count_owner(struct manager *m, uid_t owner) {
         size_t n = 0;
 
         LIST_FOREACH(s, &m->sandboxes, sandboxes)
-                n += s->owner == owner;
+        n += s->owner == owner;
         return n;
 }
 
@@ -80,6 +80,7 @@ int manager_new(struct conf *conf, struct host *host, struct manager **ret) {
         LIST_INIT(&m->sandboxes);
         LIST_INIT(&m->templates);
         LIST_INIT(&m->jobs);
+        LIST_INIT(&m->forgettings);
         m->conf = conf;
         m->host = host;
         m->fail_rung = getenv("SANDBOXD_FAIL");
@@ -107,6 +108,7 @@ struct manager *manager_free(struct manager *m) {
         while (LIST_FIRST(&m->sandboxes))
                 sandbox_free(LIST_FIRST(&m->sandboxes));
         jobs_free(m);
+        forgettings_free(m);
         templates_free(m);
         worker_free(m->maker);
         worker_free(m->sweeper);
@@ -127,6 +129,7 @@ int manager_serve(struct manager *m) {
         r = sd_bus_request_name(m->bus, BUS_NAME, 0);
         if (r < 0)
                 return log_error_errno(r, "Failed to own the bus name " BUS_NAME);
-        (void) sd_notifyf(0, "READY=1\nSTATUS=Serving %zu sandboxes with %s.", m->n_sandboxes, host_accelerator(m->host));
+        (void) sd_notifyf(0, "READY=1\nSTATUS=Serving %zu sandboxes with %s.", m->n_sandboxes,
+                          host_accelerator(m->host));
         return 0;
 }

@@ -13,6 +13,7 @@
 #include "util.h"
 
 struct callers;
+struct forgetting;
 struct job;
 struct process;
 struct sandbox;
@@ -26,6 +27,7 @@ struct worker;
 LIST_HEAD(sandbox_list, sandbox);
 LIST_HEAD(template_list, template);
 LIST_HEAD(job_list, job);
+LIST_HEAD(forgetting_list, forgetting);
 
 struct manager {
         sd_event *event;
@@ -49,6 +51,7 @@ struct manager {
         struct template_list templates;
         struct job_list jobs;
         uint32_t last_job;
+        struct forgetting_list forgettings;
 
         sd_bus_slot *vtables[8];
         size_t n_vtables;

@@ -103,8 +103,9 @@ static int read_path(sd_bus_message *m, const char *contents, char **ret) {
 }
 
 static const char *const signatures[] = {
-        [OPTION_STRING] = "s", [OPTION_UINT64] = "t",   [OPTION_UINT32] = "u", [OPTION_DOUBLE] = "d", [OPTION_BOOL] = "b",
-        [OPTION_STRV] = "as",  [OPTION_DICT] = "a{ss}", [OPTION_FD] = "h",     [OPTION_BYTES] = "ay", [OPTION_PATH] = "s",
+        [OPTION_STRING] = "s", [OPTION_UINT64] = "t", [OPTION_UINT32] = "u",   [OPTION_DOUBLE] = "d",
+        [OPTION_BOOL] = "b",   [OPTION_STRV] = "as",  [OPTION_DICT] = "a{ss}", [OPTION_FD] = "h",
+        [OPTION_BYTES] = "ay", [OPTION_PATH] = "s",
 };
 
 static bool signature_fits(enum option_type type, const char *contents) {
@@ -217,7 +218,8 @@ int options_check_environment(char *const *environment, sd_bus_error *error) {
                                 p++;
                 if (p == *e || *p != '=')
                         return sd_bus_error_setf(error, BUS_ERROR_INVALID_ARGUMENT,
-                                                 "Environment entry %zu isn't NAME=value", (size_t) (e - environment) + 1);
+                                                 "Environment entry %zu isn't NAME=value",
+                                                 (size_t) (e - environment) + 1);
         }
         return 0;
 }

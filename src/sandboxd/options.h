@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 #pragma once
 
-/* Options of methods (a{sv}), taken strictly: known keys are consumed, an unknown or a repeated one is refused by name. */
+/* Options of methods (a{sv}), taken strictly: known keys are consumed, an unknown or a repeated one is refused by
+ * name. */
 
 #include <jansson.h>
 #include <systemd/sd-bus.h>
@@ -9,16 +10,16 @@
 #include "util.h"
 
 enum option_type {
-        OPTION_STRING,  /* s → char * */
-        OPTION_UINT64,  /* t → uint64_t */
-        OPTION_UINT32,  /* u → uint32_t */
-        OPTION_DOUBLE,  /* d → double */
-        OPTION_BOOL,    /* b → bool */
-        OPTION_STRV,    /* as → char ** */
-        OPTION_DICT,    /* a{ss} → json_t *, an object of strings */
-        OPTION_FD,      /* h → int, a duplicate */
-        OPTION_BYTES,   /* ay → struct option_bytes */
-        OPTION_PATH,    /* s or ay → char * */
+        OPTION_STRING, /* s → char * */
+        OPTION_UINT64, /* t → uint64_t */
+        OPTION_UINT32, /* u → uint32_t */
+        OPTION_DOUBLE, /* d → double */
+        OPTION_BOOL,   /* b → bool */
+        OPTION_STRV,   /* as → char ** */
+        OPTION_DICT,   /* a{ss} → json_t *, an object of strings */
+        OPTION_FD,     /* h → int, a duplicate */
+        OPTION_BYTES,  /* ay → struct option_bytes */
+        OPTION_PATH,   /* s or ay → char * */
 };
 
 struct option_bytes {

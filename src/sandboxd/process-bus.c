@@ -35,7 +35,8 @@ static struct process *process_by_path(struct manager *m, const char *path) {
         return process_by_id(s, (uint32_t) number);
 }
 
-int process_find(sd_bus *bus, const char *path, const char *interface, void *userdata, void **ret, sd_bus_error *error) {
+int process_find(sd_bus *bus, const char *path, const char *interface, void *userdata, void **ret,
+                 sd_bus_error *error) {
         *ret = process_by_path(userdata, path);
         return *ret ? 1 : 0;
 }
@@ -47,9 +48,9 @@ int process_enumerate(sd_bus *bus, const char *prefix, void *userdata, char ***r
         struct process *p;
 
         LIST_FOREACH(s, &m->sandboxes, sandboxes)
-                LIST_FOREACH(p, &s->processes, processes)
-                        if (strv_extendf(&paths, BUS_PATH_SANDBOX "/%s/process/%u", s->id, p->id) < 0)
-                                return -ENOMEM;
+        LIST_FOREACH(p, &s->processes, processes)
+        if (strv_extendf(&paths, BUS_PATH_SANDBOX "/%s/process/%u", s->id, p->id) < 0)
+                return -ENOMEM;
         *ret = TAKE_PTR(paths);
         return 0;
 }
@@ -91,7 +92,8 @@ static int wait_allowed(struct call *c, sd_bus_error *error) {
         if (r < 0)
                 return r;
         if (p->ended)
-                return sd_bus_reply_method_return(c->message, "sitt", p->result, p->status, p->cpu_usec, p->memory_peak);
+                return sd_bus_reply_method_return(c->message, "sitt", p->result, p->status, p->cpu_usec,
+                                                  p->memory_peak);
         return bus_calls_add(&p->wait_calls, &p->n_wait_calls, c->message);
 }
 
@@ -101,8 +103,8 @@ static int method_wait(sd_bus_message *message, void *userdata, sd_bus_error *er
         return call_authorize(p->sandbox->manager, message, VERB_EXEC, p->sandbox, NULL, wait_allowed);
 }
 
-static int get_sandbox(sd_bus *bus, const char *path, const char *interface, const char *property, sd_bus_message *reply,
-                       void *userdata, sd_bus_error *error) {
+static int get_sandbox(sd_bus *bus, const char *path, const char *interface, const char *property,
+                       sd_bus_message *reply, void *userdata, sd_bus_error *error) {
         char sandbox[64];
 
         sandbox_path(((struct process *) userdata)->sandbox, sandbox);
@@ -119,8 +121,8 @@ static int get_state(sd_bus *bus, const char *path, const char *interface, const
         return sd_bus_message_append(reply, "s", ((struct process *) userdata)->ended ? "ended" : "running");
 }
 
-static int get_result(sd_bus *bus, const char *path, const char *interface, const char *property, sd_bus_message *reply,
-                      void *userdata, sd_bus_error *error) {
+static int get_result(sd_bus *bus, const char *path, const char *interface, const char *property,
+                      sd_bus_message *reply, void *userdata, sd_bus_error *error) {
         return sd_bus_message_append(reply, "s", strempty(((struct process *) userdata)->result));
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
-/* Starting commands: the caller's options become one request to the runner, with the caller's own descriptors beside it. */
+/* Starting commands: the caller's options become one request to the runner, with the caller's own descriptors beside
+ * it. */
 
 #include <stdio.h>
 #include <sys/mman.h>
@@ -17,7 +18,7 @@
 #define OUTPUT_DEFAULT (1024U * 1024U)
 #define OUTPUT_MAX (16U * 1024U * 1024U)
 /* What is kept of a command line to show it. */
-#define LABEL_ARGV_MAX 2048U
+#define LABEL_ARGV_MAX 256U
 
 static const char *const stream_names[] = { "stdin", "stdout", "stderr" };
 
@@ -32,8 +33,8 @@ struct start {
         char *directory, *user;
         uint64_t timeout_usec, output_max;
         struct option_bytes input;
-        int fds[3];   /* for the runner */
-        int ours[3];  /* other ends, for the caller */
+        int fds[3];  /* for the runner */
+        int ours[3]; /* other ends, for the caller */
         json_t *label;
 };
 
@@ -109,10 +110,11 @@ static int make_pipes(struct start *t, sd_bus_error *error) {
                 while (i < 3 && !streq(*name, stream_names[i]))
                         i++;
                 if (i == 3 || t->fds[i] >= 0)
-                        return sd_bus_error_setf(error, BUS_ERROR_INVALID_ARGUMENT,
-                                                 i == 3 ? "Pipes: no stream is called \"%s\""
-                                                        : "Pipes: \"%s\" is given twice or with a descriptor of its own",
-                                                 *name);
+                        return sd_bus_error_setf(
+                                error, BUS_ERROR_INVALID_ARGUMENT,
+                                i == 3 ? "Pipes: no stream is called \"%s\""
+                                       : "Pipes: \"%s\" is given twice or with a descriptor of its own",
+                                *name);
                 if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
                         return -errno;
                 /* Each is used in one direction only: the other side learns of the end as with a pipe. */
@@ -172,11 +174,11 @@ static const char *or_default(const char *given, const char *fallback) {
 static json_t *request(const struct sandbox *s, struct start *t) {
         t->label = json_pack("{s:o,s:s,s:I}", "argv", strings_to_json(t->argv, LABEL_ARGV_MAX), "user",
                              or_default(t->user, s->user), "started_usec", (json_int_t) now_realtime_usec());
-        return json_pack("{s:s,s:I,s:o,s:o,s:s,s:s,s:I,s:I,s:O}", "type", "exec", "process", (json_int_t) t->id, "argv",
-                         strings_to_json(t->argv, SIZE_MAX), "environment", environment_to_json(s, t->environment), "user",
-                         or_default(t->user, s->user), "directory", or_default(t->directory, s->directory), "timeout_usec",
-                         (json_int_t) t->timeout_usec, "capture", (json_int_t) (t->run ? t->output_max : 0), "label",
-                         t->label);
+        return json_pack("{s:s,s:I,s:o,s:o,s:s,s:s,s:I,s:I,s:O}", "type", "exec", "process", (json_int_t) t->id,
+                         "argv", strings_to_json(t->argv, SIZE_MAX), "environment",
+                         environment_to_json(s, t->environment), "user", or_default(t->user, s->user), "directory",
+                         or_default(t->directory, s->directory), "timeout_usec", (json_int_t) t->timeout_usec,
+                         "capture", (json_int_t) (t->run ? t->output_max : 0), "label", t->label);
 }
 
 static int reply_exec(struct start *t, struct process *p) {
@@ -299,7 +301,8 @@ static int start(struct call *c, bool run, sd_bus_error *error) {
                 r = check(t, error);
         if (r >= 0 && (s->state != SANDBOX_RUNNING || !s->link))
                 r = sd_bus_error_setf(error, BUS_ERROR_WRONG_STATE, "Sandbox %s is %s", s->id,
-                                      s->state == SANDBOX_RUNNING ? "not reachable" : sandbox_state_to_string(s->state));
+                                      s->state == SANDBOX_RUNNING ? "not reachable"
+                                                                  : sandbox_state_to_string(s->state));
         if (r >= 0)
                 r = run ? make_input(t) : make_pipes(t, error);
         if (r < 0)
@@ -357,10 +360,11 @@ void process_run_reply(struct process *p, struct control_message *m) {
         if (r >= 0)
                 r = append_output(reply, m, "stderr", &n_err);
         if (r >= 0)
-                r = sd_bus_message_append(reply, "tttt", truncated(m, "stdout_size", n_out), truncated(m, "stderr_size", n_err),
-                                          p->cpu_usec, p->memory_peak);
+                r = sd_bus_message_append(reply, "tttt", truncated(m, "stdout_size", n_out),
+                                          truncated(m, "stderr_size", n_err), p->cpu_usec, p->memory_peak);
         if (r >= 0)
                 r = sd_bus_send(NULL, reply, NULL);
         if (r < 0)
-                sd_bus_reply_method_errorf(call, BUS_ERROR_UNAVAILABLE, "The output can't be returned: %s", strerror(-r));
+                sd_bus_reply_method_errorf(call, BUS_ERROR_UNAVAILABLE, "The output can't be returned: %s",
+                                           strerror(-r));
 }

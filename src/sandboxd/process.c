@@ -59,8 +59,8 @@ struct process *process_by_id(struct sandbox *s, uint32_t id) {
         struct process *p;
 
         LIST_FOREACH(p, &s->processes, processes)
-                if (p->id == id)
-                        return p;
+        if (p->id == id)
+                return p;
         return NULL;
 }
 
@@ -69,8 +69,8 @@ static void drop_oldest_ended(struct sandbox *s) {
         struct process *p, *oldest = NULL;
 
         LIST_FOREACH(p, &s->processes, processes)
-                if (p->ended)
-                        oldest = p;
+        if (p->ended)
+                oldest = p;
         process_free(oldest);
 }
 
@@ -85,8 +85,8 @@ static void process_end(struct process *p, const char *result, int status) {
         s->n_running--;
         s->n_ended++;
         process_path(p, path);
-        sd_bus_emit_properties_changed(s->manager->bus, path, BUS_INTERFACE_PROCESS, "State", "Result", "Status", "EndedUSec",
-                                       "CPUUsageNSec", "MemoryPeak", "Leftovers", NULL);
+        sd_bus_emit_properties_changed(s->manager->bus, path, BUS_INTERFACE_PROCESS, "State", "Result", "Status",
+                                       "EndedUSec", "CPUUsageNSec", "MemoryPeak", "Leftovers", NULL);
         for (size_t i = 0; i < p->n_wait_calls; i++) {
                 sd_bus_reply_method_return(p->wait_calls[i], "sitt", result, status, p->cpu_usec, p->memory_peak);
                 sd_bus_message_unref(p->wait_calls[i]);
@@ -98,25 +98,37 @@ static void process_end(struct process *p, const char *result, int status) {
 
 static void forget(struct sandbox *s, uint32_t id) {
         if (s->link)
-                (void) link_request(s->link, json_pack("{s:s,s:I}", "type", "forget", "process", (json_int_t) id), NULL, NULL, 0,
-                                    0, NULL, NULL);
+                (void) link_request(s->link, json_pack("{s:s,s:I}", "type", "forget", "process", (json_int_t) id),
+                                    NULL, NULL, 0, 0, NULL, NULL);
 }
 
 /* A command that the runner is to forget once its number can't be given out again. */
 struct forgetting {
+        LIST_ENTRY(forgetting) forgettings;
         struct manager *manager;
         char sandbox[ID_SIZE];
         uint32_t process;
 };
 
+static void forgetting_free(struct forgetting *f) {
+        LIST_REMOVE(f, forgettings);
+        free(f);
+}
+
+void forgettings_free(struct manager *m) {
+        while (LIST_FIRST(&m->forgettings))
+                forgetting_free(LIST_FIRST(&m->forgettings));
+}
+
 static void on_recorded(int error, const char *message, struct control_message *reply, void *userdata) {
-        _cleanup_free_ struct forgetting *f = userdata;
+        struct forgetting *f = userdata;
         struct sandbox *s = sandbox_by_id(f->manager, f->sandbox);
 
         if (error < 0)
                 log_warning("%s", message);
         else if (s)
                 forget(s, f->process);
+        forgetting_free(f);
 }
 
 /* The record says how many commands there were. Until it does, the runner's hello is what tells a later start. */
@@ -127,8 +139,9 @@ static void record_and_forget(struct sandbox *s, uint32_t id) {
                 return;
         *f = (struct forgetting){ .manager = s->manager, .process = id };
         memcpy(f->sandbox, s->id, ID_SIZE);
+        LIST_INSERT_HEAD(&s->manager->forgettings, f, forgettings);
         if (sandbox_record_save(s, on_recorded, f) < 0)
-                free(f);
+                forgetting_free(f);
 }
 
 static const char *known_result(json_t *event) {
@@ -181,7 +194,7 @@ static int resume(struct sandbox *s, json_t *entry) {
                 p->pid = (uint32_t) get_uint64(entry, "pid");
                 p->started_usec = get_uint64(label, "started_usec");
                 p->user = strdup(strempty(json_string_value(json_object_get(label, "user"))));
-                json_array_foreach(json_object_get(label, "argv"), i, value)
+                json_array_foreach (json_object_get(label, "argv"), i, value)
                         if (strv_extend(&p->argv, strempty(json_string_value(value))) < 0)
                                 return -ENOMEM;
                 s->n_commands = MAX(s->n_commands, id);
@@ -199,7 +212,7 @@ void processes_resume(struct sandbox *s, json_t *list) {
         json_t *entry;
         size_t i;
 
-        json_array_foreach(list, i, entry)
+        json_array_foreach (list, i, entry)
                 if (resume(s, entry) < 0)
                         (void) log_oom();
 }
@@ -221,12 +234,14 @@ static void on_signaled(int error, const char *message, struct control_message *
         _cleanup_(sd_bus_message_unrefp) sd_bus_message *call = userdata;
 
         if (error < 0)
-                sd_bus_reply_method_errorf(call, error == -ESRCH ? BUS_ERROR_NO_SUCH_PROCESS : BUS_ERROR_UNAVAILABLE, "%s", message);
+                sd_bus_reply_method_errorf(call, error == -ESRCH ? BUS_ERROR_NO_SUCH_PROCESS : BUS_ERROR_UNAVAILABLE,
+                                           "%s", message);
         else
                 sd_bus_reply_method_return(call, NULL);
 }
 
-int process_signal(struct sandbox *s, struct process *p, int signal, bool tree, sd_bus_message *call, sd_bus_error *error) {
+int process_signal(struct sandbox *s, struct process *p, int signal, bool tree, sd_bus_message *call,
+                   sd_bus_error *error) {
         int r;
 
         if (signal < 1 || signal > SIGRTMAX)
@@ -236,8 +251,8 @@ int process_signal(struct sandbox *s, struct process *p, int signal, bool tree, 
         if (!s->link)
                 return sd_bus_error_setf(error, BUS_ERROR_UNAVAILABLE, "Sandbox %s can't be reached", s->id);
         r = link_request(s->link,
-                         json_pack("{s:s,s:I,s:i,s:b}", "type", "signal", "process", (json_int_t) (p ? p->id : 0), "signal",
-                                   signal, "tree", tree || signal == SIGKILL),
+                         json_pack("{s:s,s:I,s:i,s:b}", "type", "signal", "process", (json_int_t) (p ? p->id : 0),
+                                   "signal", signal, "tree", tree || signal == SIGKILL),
                          NULL, NULL, 0, SIGNAL_TIMEOUT_USEC, on_signaled, call);
         if (r >= 0)
                 sd_bus_message_ref(call);

@@ -36,11 +36,14 @@ struct process *process_by_id(struct sandbox *s, uint32_t id);
 void process_exited(struct sandbox *s, struct control_message *m);
 /* What the runner's hello says of the commands that were started before this process was. */
 void processes_resume(struct sandbox *s, json_t *list);
+/* At the daemon's end: what waits for records to be written. */
+void forgettings_free(struct manager *m);
 /* The machine is gone: nothing of it runs. */
 void processes_lost(struct sandbox *s);
 
 /* Signals one command, or with process NULL all, and replies to the call. */
-int process_signal(struct sandbox *s, struct process *p, int signal, bool tree, sd_bus_message *call, sd_bus_error *error);
+int process_signal(struct sandbox *s, struct process *p, int signal, bool tree, sd_bus_message *call,
+                   sd_bus_error *error);
 
 /* process-exec.c: Sandbox.Exec and Sandbox.Run, after authorization */
 struct call;
@@ -51,6 +54,7 @@ void process_run_reply(struct process *p, struct control_message *m);
 
 /* process-bus.c */
 extern const sd_bus_vtable process_vtable[];
-int process_find(sd_bus *bus, const char *path, const char *interface, void *userdata, void **ret, sd_bus_error *error);
+int process_find(sd_bus *bus, const char *path, const char *interface, void *userdata, void **ret,
+                 sd_bus_error *error);
 int process_enumerate(sd_bus *bus, const char *prefix, void *userdata, char ***ret, sd_bus_error *error);
 void process_path(const struct process *p, char ret[96]);

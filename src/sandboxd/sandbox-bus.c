@@ -27,7 +27,8 @@ void sandbox_changed(struct sandbox *s, const char *property) {
         sd_bus_emit_properties_changed(s->manager->bus, path, BUS_INTERFACE_SANDBOX, property, NULL);
 }
 
-int sandbox_find(sd_bus *bus, const char *path, const char *interface, void *userdata, void **ret, sd_bus_error *error) {
+int sandbox_find(sd_bus *bus, const char *path, const char *interface, void *userdata, void **ret,
+                 sd_bus_error *error) {
         const char *id;
 
         if (strncmp(path, BUS_PATH_SANDBOX "/", strlen(BUS_PATH_SANDBOX "/")) != 0)
@@ -43,8 +44,8 @@ int sandbox_enumerate(sd_bus *bus, const char *prefix, void *userdata, char ***r
         struct sandbox *s;
 
         LIST_FOREACH(s, &m->sandboxes, sandboxes)
-                if (strv_extendf(&paths, BUS_PATH_SANDBOX "/%s", s->id) < 0)
-                        return -ENOMEM;
+        if (strv_extendf(&paths, BUS_PATH_SANDBOX "/%s", s->id) < 0)
+                return -ENOMEM;
         *ret = TAKE_PTR(paths);
         return 0;
 }
@@ -141,8 +142,8 @@ static int set_ttl_allowed(struct call *c, sd_bus_error *error) {
                            .call = c->message };
         memcpy(t->sandbox, s->id, ID_SIZE);
         r = link_request(s->link,
-                         json_pack("{s:s,s:I}", "type", "ttl", "deadline_usec", (json_int_t) t->deadline_boot_usec), NULL,
-                         NULL, 0, TTL_TIMEOUT_USEC, on_ttl_set, t);
+                         json_pack("{s:s,s:I}", "type", "ttl", "deadline_usec", (json_int_t) t->deadline_boot_usec),
+                         NULL, NULL, 0, TTL_TIMEOUT_USEC, on_ttl_set, t);
         if (r < 0) {
                 free(t);
                 return r;
@@ -168,8 +169,8 @@ static int append_process(sd_bus_message *reply, struct process *p) {
         if (r >= 0)
                 r = sd_bus_message_append_strv(reply, p->argv);
         if (r >= 0)
-                r = sd_bus_message_append(reply, "ssito", p->ended ? "ended" : "running", strempty(p->result), p->status,
-                                          p->started_usec, path);
+                r = sd_bus_message_append(reply, "ssito", p->ended ? "ended" : "running", strempty(p->result),
+                                          p->status, p->started_usec, path);
         return r < 0 ? r : sd_bus_message_close_container(reply);
 }
 
@@ -210,11 +211,12 @@ static int get_state(sd_bus *bus, const char *path, const char *interface, const
         return sd_bus_message_append(reply, "s", sandbox_state_to_string(((struct sandbox *) userdata)->state));
 }
 
-static int get_deadline(sd_bus *bus, const char *path, const char *interface, const char *property, sd_bus_message *reply,
-                        void *userdata, sd_bus_error *error) {
+static int get_deadline(sd_bus *bus, const char *path, const char *interface, const char *property,
+                        sd_bus_message *reply, void *userdata, sd_bus_error *error) {
         const struct sandbox *s = userdata;
         /* The runner counts boot time, callers real time. */
-        uint64_t deadline = s->deadline_boot_usec == 0 ? 0 : now_realtime_usec() + s->deadline_boot_usec - now_boottime_usec();
+        uint64_t deadline =
+                s->deadline_boot_usec == 0 ? 0 : now_realtime_usec() + s->deadline_boot_usec - now_boottime_usec();
 
         return sd_bus_message_append(reply, "t", deadline);
 }
@@ -226,13 +228,13 @@ static int get_runtime_max(sd_bus *bus, const char *path, const char *interface,
         return sd_bus_message_append(reply, "t", s->runtime_max_usec == USEC_INFINITY ? 0 : s->runtime_max_usec);
 }
 
-static int get_metadata(sd_bus *bus, const char *path, const char *interface, const char *property, sd_bus_message *reply,
-                        void *userdata, sd_bus_error *error) {
+static int get_metadata(sd_bus *bus, const char *path, const char *interface, const char *property,
+                        sd_bus_message *reply, void *userdata, sd_bus_error *error) {
         return bus_append_dict(reply, ((struct sandbox *) userdata)->metadata);
 }
 
-static int get_leader(sd_bus *bus, const char *path, const char *interface, const char *property, sd_bus_message *reply,
-                      void *userdata, sd_bus_error *error) {
+static int get_leader(sd_bus *bus, const char *path, const char *interface, const char *property,
+                      sd_bus_message *reply, void *userdata, sd_bus_error *error) {
         return sd_bus_message_append(reply, "u", (uint32_t) ((struct sandbox *) userdata)->leader);
 }
 
@@ -247,8 +249,9 @@ static const struct {
         uint32_t step;
         const char *name;
 } steps[] = {
-        { AGENT_STEP_CLOCK, "clock" },           { AGENT_STEP_ENTROPY, "entropy" },     { AGENT_STEP_RESEED, "reseed" },
-        { AGENT_STEP_IDENTITY, "identity" },     { AGENT_STEP_NETWORK, "network" },     { AGENT_STEP_RESOURCES, "resources" },
+        { AGENT_STEP_CLOCK, "clock" },           { AGENT_STEP_ENTROPY, "entropy" },
+        { AGENT_STEP_RESEED, "reseed" },         { AGENT_STEP_IDENTITY, "identity" },
+        { AGENT_STEP_NETWORK, "network" },       { AGENT_STEP_RESOURCES, "resources" },
         { AGENT_STEP_GENERATION, "generation" }, { AGENT_STEP_THAW, "thaw" },
 };
 
@@ -270,8 +273,8 @@ static int append_steps(sd_bus_message *reply, uint32_t done) {
         return r;
 }
 
-static int get_receipt(sd_bus *bus, const char *path, const char *interface, const char *property, sd_bus_message *reply,
-                       void *userdata, sd_bus_error *error) {
+static int get_receipt(sd_bus *bus, const char *path, const char *interface, const char *property,
+                       sd_bus_message *reply, void *userdata, sd_bus_error *error) {
         json_t *receipt = ((struct sandbox *) userdata)->receipt;
         json_int_t generation, done, clock_step, entropy;
         int r;
@@ -279,10 +282,11 @@ static int get_receipt(sd_bus *bus, const char *path, const char *interface, con
         r = sd_bus_message_open_container(reply, 'a', "{sv}");
         if (r < 0)
                 return r;
-        if (json_unpack(receipt, "{s:I,s:I,s:I,s:I}", "generation", &generation, "steps", &done, "clock_step_nsec", &clock_step,
-                        "entropy_bytes", &entropy) >= 0) {
-                r = sd_bus_message_append(reply, "{sv}{sv}{sv}", "generation", "t", (uint64_t) generation, "clock_step_nsec", "x",
-                                          (int64_t) clock_step, "entropy_bytes", "u", (uint32_t) entropy);
+        if (json_unpack(receipt, "{s:I,s:I,s:I,s:I}", "generation", &generation, "steps", &done, "clock_step_nsec",
+                        &clock_step, "entropy_bytes", &entropy) >= 0) {
+                r = sd_bus_message_append(reply, "{sv}{sv}{sv}", "generation", "t", (uint64_t) generation,
+                                          "clock_step_nsec", "x", (int64_t) clock_step, "entropy_bytes", "u",
+                                          (uint32_t) entropy);
                 if (r >= 0)
                         r = append_steps(reply, (uint32_t) done);
                 if (r < 0)
@@ -291,8 +295,8 @@ static int get_receipt(sd_bus *bus, const char *path, const char *interface, con
         return sd_bus_message_close_container(reply);
 }
 
-static int get_timings(sd_bus *bus, const char *path, const char *interface, const char *property, sd_bus_message *reply,
-                       void *userdata, sd_bus_error *error) {
+static int get_timings(sd_bus *bus, const char *path, const char *interface, const char *property,
+                       sd_bus_message *reply, void *userdata, sd_bus_error *error) {
         const struct sandbox *s = userdata;
         const char *key;
         json_t *value;
@@ -304,7 +308,7 @@ static int get_timings(sd_bus *bus, const char *path, const char *interface, con
                                           s->timings_usec[RUNG_UNIT], "total", s->total_usec);
         if (r < 0)
                 return r;
-        json_object_foreach(s->runner_timings, key, value) {
+        json_object_foreach (s->runner_timings, key, value) {
                 r = sd_bus_message_append(reply, "{st}", key, (uint64_t) json_integer_value(value));
                 if (r < 0)
                         return r;
@@ -320,19 +324,20 @@ static int get_usage(sd_bus *bus, const char *path, const char *interface, const
         if (s->cgroup && streq(property, "CPUUsageNSec"))
                 (void) cgroup_cpu_nsec(s->cgroup, &v);
         else if (s->cgroup)
-                (void) cgroup_read_uint64(s->cgroup, streq(property, "MemoryPeak") ? "memory.peak" : "memory.current", &v);
+                (void) cgroup_read_uint64(s->cgroup, streq(property, "MemoryPeak") ? "memory.peak" : "memory.current",
+                                          &v);
         return sd_bus_message_append(reply, "t", v);
 }
 
-static int get_lifetime(sd_bus *bus, const char *path, const char *interface, const char *property, sd_bus_message *reply,
-                        void *userdata, sd_bus_error *error) {
+static int get_lifetime(sd_bus *bus, const char *path, const char *interface, const char *property,
+                        sd_bus_message *reply, void *userdata, sd_bus_error *error) {
         const struct sandbox *s = userdata;
 
         return sd_bus_message_append(reply, "t", now_realtime_usec() - s->created_usec);
 }
 
-static int get_n_running(sd_bus *bus, const char *path, const char *interface, const char *property, sd_bus_message *reply,
-                         void *userdata, sd_bus_error *error) {
+static int get_n_running(sd_bus *bus, const char *path, const char *interface, const char *property,
+                         sd_bus_message *reply, void *userdata, sd_bus_error *error) {
         return sd_bus_message_append(reply, "u", (uint32_t) ((struct sandbox *) userdata)->n_running);
 }
 
@@ -342,10 +347,12 @@ static int get_n_running(sd_bus *bus, const char *path, const char *interface, c
 const sd_bus_vtable sandbox_vtable[] = {
         SD_BUS_VTABLE_START(0),
         SD_BUS_METHOD_WITH_ARGS("Exec", SD_BUS_ARGS("as", argv, "a{sv}", options, "t", flags),
-                                SD_BUS_RESULT("o", process, "u", id, "ah", pipes), method_exec, SD_BUS_VTABLE_UNPRIVILEGED),
+                                SD_BUS_RESULT("o", process, "u", id, "ah", pipes), method_exec,
+                                SD_BUS_VTABLE_UNPRIVILEGED),
         SD_BUS_METHOD_WITH_ARGS("Run", SD_BUS_ARGS("as", argv, "a{sv}", options, "t", flags),
-                                SD_BUS_RESULT("s", result, "i", status, "ay", stdout, "ay", stderr, "t", stdout_truncated, "t",
-                                              stderr_truncated, "t", cpu_usec, "t", memory_peak),
+                                SD_BUS_RESULT("s", result, "i", status, "ay", stdout, "ay", stderr, "t",
+                                              stdout_truncated, "t", stderr_truncated, "t", cpu_usec, "t",
+                                              memory_peak),
                                 method_run, SD_BUS_VTABLE_UNPRIVILEGED),
         SD_BUS_METHOD_WITH_ARGS("Kill", SD_BUS_ARGS("i", signal, "t", flags), SD_BUS_NO_RESULT, method_kill,
                                 SD_BUS_VTABLE_UNPRIVILEGED),

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
-/* The ladder. A creation climbs it rung by rung; failure, removal, the machine's own end and recovery after a crash all walk the
- * same rungs down. Each undo is idempotent and also undoes a begin that got only halfway, so that "begun" is noted before a
- * begin and an undo may run for a rung that never was. */
+/* The ladder. A creation climbs it rung by rung; failure, removal, the machine's own end and recovery after a crash
+ * all walk the same rungs down. Each undo is idempotent and also undoes a begin that got only halfway, so that "begun"
+ * is noted before a begin and an undo may run for a rung that never was. */
 
 #include <stdio.h>
 
@@ -103,8 +103,8 @@ static int rung_storage_undo(struct sandbox *s) {
         else
                 usage = json_null();
         if (r >= 0)
-                r = worker_call(s->manager->sweeper, json_pack("{s:s,s:s,s:o}", "op", "end", "id", s->id, "usage", usage),
-                                on_ended, s);
+                r = worker_call(s->manager->sweeper,
+                                json_pack("{s:s,s:s,s:o}", "op", "end", "id", s->id, "usage", usage), on_ended, s);
         if (r < 0)
                 on_ended(r, "The storage worker can't be reached", NULL, s);
         return 0;
@@ -139,7 +139,8 @@ static void log_end(struct sandbox *s) {
         char id[64], owner[64], template[128], result[64], message_id[64], cpu[64];
         const char *fields[] = { message_id, id, owner, template, result, cpu, NULL };
 
-        snprintf(message_id, sizeof(message_id), "MESSAGE_ID=%s", s->failure ? MESSAGE_SANDBOX_FAILED : MESSAGE_SANDBOX_END);
+        snprintf(message_id, sizeof(message_id), "MESSAGE_ID=%s",
+                 s->failure ? MESSAGE_SANDBOX_FAILED : MESSAGE_SANDBOX_END);
         snprintf(id, sizeof(id), "SANDBOX_ID=%s", s->id);
         snprintf(owner, sizeof(owner), "SANDBOX_OWNER=%u", (unsigned) s->owner);
         snprintf(template, sizeof(template), "SANDBOX_TEMPLATE=%s", s->template_name);
@@ -160,7 +161,8 @@ static void finalize(struct sandbox *s) {
         log_end(s);
         if (s->create_call)
                 sd_bus_reply_method_errorf(s->create_call, BUS_ERROR_START_FAILED, "%s",
-                                           s->failure ? s->failure : "The sandbox was removed while it was being created");
+                                           s->failure ? s->failure
+                                                      : "The sandbox was removed while it was being created");
         reply_to_removers(s, NULL);
         sandbox_path(s, path);
         sd_bus_emit_interfaces_removed(m->bus, path, BUS_INTERFACE_SANDBOX, NULL);
@@ -191,8 +193,8 @@ static void log_start(struct sandbox *s) {
         snprintf(owner, sizeof(owner), "SANDBOX_OWNER=%u", (unsigned) s->owner);
         snprintf(template, sizeof(template), "SANDBOX_TEMPLATE=%s", s->template_name);
         snprintf(receipt, sizeof(receipt), "SANDBOX_RECEIPT=%s", strempty(text));
-        (void) log_fields(LOG_INFO, 0, fields, "Sandbox %s started from %s for uid %u in %.1f ms", s->id, s->template_name,
-                          (unsigned) s->owner, (double) s->total_usec / USEC_PER_MSEC);
+        (void) log_fields(LOG_INFO, 0, fields, "Sandbox %s started from %s for uid %u in %.1f ms", s->id,
+                          s->template_name, (unsigned) s->owner, (double) s->total_usec / USEC_PER_MSEC);
 }
 
 static void arrive(struct sandbox *s) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
-/* A sandbox's scope, runner and machine: what of it are processes. The runner is the first process of its pid namespace, so
- * that killing it kills all; its pidfd is how the end is noticed, whoever brought it about. */
+/* A sandbox's scope, runner and machine: what of it are processes. The runner is the first process of its pid
+ * namespace, so that killing it kills all; its pidfd is how the end is noticed, whoever brought it about. */
 
 #include <fcntl.h>
 #include <signal.h>
@@ -46,9 +46,11 @@ int process_start_time(pid_t pid, uint64_t *ret) {
         r = read_file_at(AT_FDCWD, path, 4096, &text, NULL);
         if (r < 0)
                 return r;
-        /* The second field is the name, which may hold anything but ends with the last parenthesis; the start is the 22nd. */
+        /* The second field is the name, which may hold anything but ends with the last parenthesis; the start is the
+         * 22nd. */
         p = strrchr(text, ')');
-        if (!p || sscanf(p + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &start) != 1)
+        if (!p || sscanf(p + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
+                         &start) != 1)
                 return -ENODATA;
         *ret = start;
         return 0;
@@ -116,7 +118,8 @@ static int start_runner(struct sandbox *s) {
         return r < 0 ? r : watch_runner(s);
 }
 
-/* Limits hold only for what is in the scope: look where the runner really is. A scope can be dead with its process alive. */
+/* Limits hold only for what is in the scope: look where the runner really is. A scope can be dead with its process
+ * alive. */
 static void on_scope_started(int error, const char *message, void *userdata) {
         struct sandbox *s = userdata;
         const char *base;
@@ -251,13 +254,14 @@ static json_t *start_request(struct sandbox *s) {
         /* Where less is given than the machine has, the rest is the guest kernel's own. */
         uint64_t memory_max = s->memory_max < s->memory ? s->memory_max : 0;
 
-        return json_pack("{s:s,s:s,s:I,s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:s,s:s,s:s,s:I,s:I,s:I}", "type", "start", "id", s->id,
-                         "uid", (json_int_t) (c->uid_base + s->slot), "mode", "restore", "accelerator", host_accelerator(h),
-                         "vmm", h->vmm, "memory", (json_int_t) s->memory, "cpus", (json_int_t) s->machine_cpus, "volumes",
-                         (json_int_t) s->volumes, "deadline_usec", (json_int_t) s->deadline_boot_usec, "agent_timeout_usec",
-                         (json_int_t) c->agent_timeout_usec, "hostname", s->hostname, "machine_id", s->machine_id,
-                         "boot_token", s->boot_token, "generation", (json_int_t) s->generation, "memory_max",
-                         (json_int_t) memory_max, "disk_size", (json_int_t) s->disk_size);
+        return json_pack("{s:s,s:s,s:I,s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:s,s:s,s:s,s:I,s:I,s:I}", "type", "start",
+                         "id", s->id, "uid", (json_int_t) (c->uid_base + s->slot), "mode", "restore", "accelerator",
+                         host_accelerator(h), "vmm", h->vmm, "memory", (json_int_t) s->memory, "cpus",
+                         (json_int_t) s->machine_cpus, "volumes", (json_int_t) s->volumes, "deadline_usec",
+                         (json_int_t) s->deadline_boot_usec, "agent_timeout_usec", (json_int_t) c->agent_timeout_usec,
+                         "hostname", s->hostname, "machine_id", s->machine_id, "boot_token", s->boot_token,
+                         "generation", (json_int_t) s->generation, "memory_max", (json_int_t) memory_max, "disk_size",
+                         (json_int_t) s->disk_size);
 }
 
 static int attach_link(struct sandbox *s) {
@@ -301,7 +305,8 @@ static void on_broken(void *userdata) {
                 return;
         s->link = link_free(s->link);
         if (++s->reconnects > RECONNECTS_MAX ||
-            sd_event_add_time_relative(s->manager->event, &s->reconnect, CLOCK_MONOTONIC, RECONNECT_USEC, 0, on_reconnect, s) < 0) {
+            sd_event_add_time_relative(s->manager->event, &s->reconnect, CLOCK_MONOTONIC, RECONNECT_USEC, 0,
+                                       on_reconnect, s) < 0) {
                 log_error("The runner of sandbox %s can't be reached", s->id);
                 sandbox_end(s, "lost");
         }

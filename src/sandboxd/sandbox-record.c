@@ -22,22 +22,25 @@ static json_t *strv_to_json(char *const *l) {
 }
 
 int sandbox_record_to_json(const struct sandbox *s, json_t **ret) {
-        json_t *record = json_pack(
-                "{s:i,s:s,s:i,s:I,s:s,s:s,s:s,s:s,s:s}", "format", RECORD_FORMAT, "id", s->id, "slot", (int) s->slot, "owner",
-                (json_int_t) s->owner, "name", s->name, "hostname", s->hostname, "template", s->template_name, "version",
-                s->template_version, "snapshot", s->snapshot);
-        json_t *more = json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:f,s:o,s:O,s:s*,s:s*}", "created_usec", (json_int_t) s->created_usec,
-                                 "deadline_boot_usec", (json_int_t) s->deadline_boot_usec, "runtime_max_usec",
-                                 (json_int_t) (s->runtime_max_usec == USEC_INFINITY ? 0 : s->runtime_max_usec), "memory_max",
-                                 (json_int_t) s->memory_max, "tasks_max", (json_int_t) s->tasks_max, "disk_size",
-                                 (json_int_t) s->disk_size, "cpus", s->cpus, "environment", strv_to_json(s->environment),
-                                 "metadata", s->metadata, "user", s->user, "directory", s->directory);
-        json_t *machine = json_pack("{s:I,s:i,s:i,s:I,s:s,s:s,s:i,s:I,s:I,s:b}", "memory", (json_int_t) s->memory, "machine_cpus",
-                                    (int) s->machine_cpus, "volumes", (int) s->volumes, "generation",
-                                    (json_int_t) s->generation, "machine_id", s->machine_id, "boot_token", s->boot_token,
-                                    "leader", (int) s->leader, "leader_start", (json_int_t) s->leader_start, "n_commands",
-                                    (json_int_t) s->n_commands, "handed_out", (int) s->handed_out);
-        int r = record && more && machine && json_object_update(record, more) >= 0 && json_object_update(record, machine) >= 0
+        json_t *record =
+                json_pack("{s:i,s:s,s:i,s:I,s:s,s:s,s:s,s:s,s:s}", "format", RECORD_FORMAT, "id", s->id, "slot",
+                          (int) s->slot, "owner", (json_int_t) s->owner, "name", s->name, "hostname", s->hostname,
+                          "template", s->template_name, "version", s->template_version, "snapshot", s->snapshot);
+        json_t *more = json_pack(
+                "{s:I,s:I,s:I,s:I,s:I,s:I,s:f,s:o,s:O,s:s*,s:s*}", "created_usec", (json_int_t) s->created_usec,
+                "deadline_boot_usec", (json_int_t) s->deadline_boot_usec, "runtime_max_usec",
+                (json_int_t) (s->runtime_max_usec == USEC_INFINITY ? 0 : s->runtime_max_usec), "memory_max",
+                (json_int_t) s->memory_max, "tasks_max", (json_int_t) s->tasks_max, "disk_size",
+                (json_int_t) s->disk_size, "cpus", s->cpus, "environment", strv_to_json(s->environment), "metadata",
+                s->metadata, "user", s->user, "directory", s->directory);
+        json_t *machine =
+                json_pack("{s:I,s:i,s:i,s:I,s:s,s:s,s:i,s:I,s:I,s:b}", "memory", (json_int_t) s->memory,
+                          "machine_cpus", (int) s->machine_cpus, "volumes", (int) s->volumes, "generation",
+                          (json_int_t) s->generation, "machine_id", s->machine_id, "boot_token", s->boot_token,
+                          "leader", (int) s->leader, "leader_start", (json_int_t) s->leader_start, "n_commands",
+                          (json_int_t) s->n_commands, "handed_out", (int) s->handed_out);
+        int r = record && more && machine && json_object_update(record, more) >= 0 &&
+                                json_object_update(record, machine) >= 0
                         ? 0
                         : -ENOMEM;
 
@@ -55,7 +58,7 @@ static int strv_from_json(json_t *array, char ***ret) {
         json_t *value;
         size_t i;
 
-        json_array_foreach(array, i, value)
+        json_array_foreach (array, i, value)
                 if (!json_is_string(value) || strv_extend(ret, json_string_value(value)) < 0)
                         return -EBADMSG;
         return 0;
@@ -121,10 +124,11 @@ static int load_fields(struct sandbox *s, json_t *record) {
         json_t *environment, *metadata;
         int handed_out, r;
 
-        r = json_unpack(record, "{s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:f,s:o,s:o,s:b,s?:s,s?:s}", "name", &strings[0], "hostname",
-                        &strings[1], "template", &strings[2], "version", &strings[3], "snapshot", &strings[4], "machine_id",
-                        &machine_id, "boot_token", &boot_token, "cpus", &s->cpus, "environment", &environment, "metadata",
-                        &metadata, "handed_out", &handed_out, "user", &user, "directory", &directory);
+        r = json_unpack(record, "{s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:f,s:o,s:o,s:b,s?:s,s?:s}", "name", &strings[0],
+                        "hostname", &strings[1], "template", &strings[2], "version", &strings[3], "snapshot",
+                        &strings[4], "machine_id", &machine_id, "boot_token", &boot_token, "cpus", &s->cpus,
+                        "environment", &environment, "metadata", &metadata, "handed_out", &handed_out, "user", &user,
+                        "directory", &directory);
         if (r < 0 || !json_is_object(metadata) || !json_is_array(environment))
                 return -EBADMSG;
         r = copy_strings(s, strings);
@@ -171,7 +175,8 @@ int sandbox_record_save(struct sandbox *s, worker_handler_t handler, void *userd
 
         r = sandbox_record_to_json(s, &record);
         if (r >= 0)
-                r = worker_call(s->manager->maker, json_pack("{s:s,s:s,s:o}", "op", "record", "id", s->id, "record", record),
-                                handler, userdata);
+                r = worker_call(s->manager->maker,
+                                json_pack("{s:s,s:s,s:o}", "op", "record", "id", s->id, "record", record), handler,
+                                userdata);
         return r < 0 ? log_warning_errno(r, "The record of sandbox %s can't be saved", s->id) : 0;
 }

@@ -131,7 +131,8 @@ struct sandbox *sandbox_free(struct sandbox *s) {
         return NULL;
 }
 
-int sandbox_lookup(struct manager *m, uid_t caller, const char *id_or_name, struct sandbox **ret, sd_bus_error *error) {
+int sandbox_lookup(struct manager *m, uid_t caller, const char *id_or_name, struct sandbox **ret,
+                   sd_bus_error *error) {
         struct sandbox *s = sandbox_by_id(m, id_or_name), *named = NULL, *prefixed = NULL;
         unsigned n_named = 0, n_prefixed = 0;
         size_t n = strlen(id_or_name);
@@ -159,7 +160,8 @@ int sandbox_lookup(struct manager *m, uid_t caller, const char *id_or_name, stru
         if (*ret)
                 return 0;
         return sd_bus_error_setf(error, BUS_ERROR_NO_SUCH_SANDBOX,
-                                 n_named + n_prefixed > 1 ? "\"%s\" names several sandboxes" : "No sandbox \"%s\"", id_or_name);
+                                 n_named + n_prefixed > 1 ? "\"%s\" names several sandboxes" : "No sandbox \"%s\"",
+                                 id_or_name);
 }
 
 void sandbox_set_state(struct sandbox *s, enum sandbox_state state) {
@@ -231,7 +233,8 @@ int sandbox_create(struct manager *m, struct template *t, struct sandbox_spec *s
         if (r >= 0)
                 r = sandbox_new(m, id, -1, &s);
         if (r == -EAGAIN)
-                return sd_bus_error_setf(error, BUS_ERROR_LIMIT_EXCEEDED, "All %u slots of this host are in use", SLOTS_MAX);
+                return sd_bus_error_setf(error, BUS_ERROR_LIMIT_EXCEEDED, "All %u slots of this host are in use",
+                                         SLOTS_MAX);
         if (r < 0)
                 return r;
         s->climb_started = now_monotonic_nsec();

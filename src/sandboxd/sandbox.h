@@ -61,17 +61,17 @@ struct sandbox {
         uint64_t runtime_max_usec;   /* USEC_INFINITY: none */
         uint64_t memory_max, tasks_max, disk_size;
         double cpus;
-        char **environment;          /* the template's, then the caller's */
-        char *user, *directory;      /* the template's defaults for commands */
+        char **environment;     /* the template's, then the caller's */
+        char *user, *directory; /* the template's defaults for commands */
         json_t *metadata;
-        uint64_t memory;             /* the machine as it was baked */
+        uint64_t memory; /* the machine as it was baked */
         unsigned machine_cpus, volumes;
         uint64_t generation;
         char machine_id[33], boot_token[33];
-        pid_t leader;                /* the runner; 0: none yet */
-        uint64_t leader_start;       /* its start time, since pids are used again */
-        uint32_t n_commands;         /* started so far; the number of the last */
-        bool handed_out;             /* its usage counts */
+        pid_t leader;          /* the runner; 0: none yet */
+        uint64_t leader_start; /* its start time, since pids are used again */
+        uint32_t n_commands;   /* started so far; the number of the last */
+        bool handed_out;       /* its usage counts */
 
         /* the machine */
         char *unit, *slice;
@@ -95,12 +95,12 @@ struct sandbox {
         bool ending;           /* on the way down, or as soon as the begin under way is over */
         uint64_t rung_started; /* CLOCK_MONOTONIC, ns */
         uint64_t climb_started;
-        char *failure;         /* why the climb failed, with the rung's name */
-        const char *result;    /* why it ended, as in the ledger; a literal */
+        char *failure;      /* why the climb failed, with the rung's name */
+        const char *result; /* why it ended, as in the ledger; a literal */
         uint64_t ended_usec;
         struct unit_usage usage;
         const char *usage_source;
-        bool stopped;          /* the unit was stopped and its usage read */
+        bool stopped; /* the unit was stopped and its usage read */
         sd_event_source *retry;
 
         sd_bus_message *create_call; /* to be replied to */
@@ -155,7 +155,8 @@ int sandbox_usage_to_json(struct sandbox *s, json_t **ret);
 
 /* sandbox-bus.c */
 extern const sd_bus_vtable sandbox_vtable[];
-int sandbox_find(sd_bus *bus, const char *path, const char *interface, void *userdata, void **ret, sd_bus_error *error);
+int sandbox_find(sd_bus *bus, const char *path, const char *interface, void *userdata, void **ret,
+                 sd_bus_error *error);
 int sandbox_enumerate(sd_bus *bus, const char *prefix, void *userdata, char ***ret, sd_bus_error *error);
 void sandbox_path(const struct sandbox *s, char ret[64]);
 void sandbox_changed(struct sandbox *s, const char *property);

@@ -12,7 +12,8 @@ static struct template *template_by_path(struct manager *m, const char *path) {
         return sd_bus_path_decode(path, BUS_PATH_TEMPLATE, &name) > 0 ? template_by_name(m, name) : NULL;
 }
 
-int template_find(sd_bus *bus, const char *path, const char *interface, void *userdata, void **ret, sd_bus_error *error) {
+int template_find(sd_bus *bus, const char *path, const char *interface, void *userdata, void **ret,
+                  sd_bus_error *error) {
         *ret = template_by_path(userdata, path);
         return *ret ? 1 : 0;
 }
@@ -23,8 +24,8 @@ int template_enumerate(sd_bus *bus, const char *prefix, void *userdata, char ***
         struct template *t;
 
         LIST_FOREACH(t, &m->templates, templates)
-                if (strv_consume(&paths, template_path(t)) < 0)
-                        return -ENOMEM;
+        if (strv_consume(&paths, template_path(t)) < 0)
+                return -ENOMEM;
         *ret = TAKE_PTR(paths);
         return 0;
 }
@@ -47,15 +48,15 @@ static int method_remove(sd_bus_message *message, void *userdata, sd_bus_error *
         return call_authorize(t->manager, message, VERB_MANAGE_TEMPLATES, NULL, t->manifest->name, remove_allowed);
 }
 
-static int get_string(sd_bus *bus, const char *path, const char *interface, const char *property, sd_bus_message *reply,
-                      void *userdata, sd_bus_error *error) {
+static int get_string(sd_bus *bus, const char *path, const char *interface, const char *property,
+                      sd_bus_message *reply, void *userdata, sd_bus_error *error) {
         const struct template *t = userdata;
         const struct manifest *f = t->manifest;
         const struct {
                 const char *property, *value;
         } values[] = {
-                { "Name", f->name },       { "Description", f->description }, { "Version", f->version },
-                { "Kernel", f->kernel },   { "Accelerator", f->accelerator }, { "VMMVersion", f->vmm_version },
+                { "Name", f->name },         { "Description", f->description }, { "Version", f->version },
+                { "Kernel", f->kernel },     { "Accelerator", f->accelerator }, { "VMMVersion", f->vmm_version },
                 { "Mismatch", t->mismatch },
         };
 
@@ -65,8 +66,8 @@ static int get_string(sd_bus *bus, const char *path, const char *interface, cons
         return -ENOENT;
 }
 
-static int get_number(sd_bus *bus, const char *path, const char *interface, const char *property, sd_bus_message *reply,
-                      void *userdata, sd_bus_error *error) {
+static int get_number(sd_bus *bus, const char *path, const char *interface, const char *property,
+                      sd_bus_message *reply, void *userdata, sd_bus_error *error) {
         const struct manifest *f = ((struct template *) userdata)->manifest;
 
         if (streq(property, "CreatedUSec"))

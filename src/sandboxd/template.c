@@ -26,8 +26,8 @@ struct template *template_by_name(struct manager *m, const char *name) {
         struct template *t;
 
         LIST_FOREACH(t, &m->templates, templates)
-                if (streq(t->manifest->name, name))
-                        return t;
+        if (streq(t->manifest->name, name))
+                return t;
         return NULL;
 }
 
@@ -42,7 +42,7 @@ unsigned template_users(const struct template *t) {
         unsigned n = 0;
 
         LIST_FOREACH(s, &t->manager->sandboxes, sandboxes)
-                n += streq(s->snapshot, t->manifest->id);
+        n += streq(s->snapshot, t->manifest->id);
         return n;
 }
 
@@ -84,7 +84,8 @@ static int template_load(struct manager *m, const char *name, struct template **
         }
         json_decref(published);
         if (r < 0)
-                return log_error_errno(r, "Template %s can't be used%s%s", name, message ? ": " : "", strempty(message));
+                return log_error_errno(r, "Template %s can't be used%s%s", name, message ? ": " : "",
+                                       strempty(message));
         t = calloc(1, sizeof(*t));
         if (!t)
                 return -ENOMEM;
@@ -182,11 +183,11 @@ static bool snapshot_in_use(struct manager *m, const char *id) {
         struct sandbox *s;
 
         LIST_FOREACH(t, &m->templates, templates)
-                if (streq(t->manifest->id, id))
-                        return true;
+        if (streq(t->manifest->id, id))
+                return true;
         LIST_FOREACH(s, &m->sandboxes, sandboxes)
-                if (streq(s->snapshot, id))
-                        return true;
+        if (streq(s->snapshot, id))
+                return true;
         return false;
 }
 
@@ -205,8 +206,8 @@ void snapshots_collect(struct manager *m) {
                         continue;
                 log_info("Snapshot %s is used no more, removing it", e->d_name);
                 (void) worker_call(m->sweeper,
-                                   json_pack("{s:s,s:s,s:s}", "op", "remove", "kind", "snapshots", "name", e->d_name), NULL,
-                                   NULL);
+                                   json_pack("{s:s,s:s,s:s}", "op", "remove", "kind", "snapshots", "name", e->d_name),
+                                   NULL, NULL);
         }
         closedir(d);
 }

@@ -13,7 +13,8 @@ struct template {
         char *mismatch;            /* what of this host doesn't match it; NULL: it can be restored */
 };
 
-/* Reads templates/ again: new ones appear, withdrawn ones go, replaced ones change. Signals and collects accordingly. */
+/* Reads templates/ again: new ones appear, withdrawn ones go, replaced ones change. Signals and collects accordingly.
+ */
 int templates_reload(struct manager *m);
 void templates_free(struct manager *m);
 struct template *template_by_name(struct manager *m, const char *name);
@@ -28,5 +29,6 @@ int template_remove(struct template *t);
 void snapshots_collect(struct manager *m);
 
 extern const sd_bus_vtable template_vtable[];
-int template_find(sd_bus *bus, const char *path, const char *interface, void *userdata, void **ret, sd_bus_error *error);
+int template_find(sd_bus *bus, const char *path, const char *interface, void *userdata, void **ret,
+                  sd_bus_error *error);
 int template_enumerate(sd_bus *bus, const char *prefix, void *userdata, char ***ret, sd_bus_error *error);

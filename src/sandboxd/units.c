@@ -45,8 +45,8 @@ static int on_job_removed(sd_bus_message *m, void *userdata, sd_bus_error *error
         if (r < 0)
                 return r;
         LIST_FOREACH(o, &u->operations, operations)
-                if (streq_ptr(o->job, path))
-                        break;
+        if (streq_ptr(o->job, path))
+                break;
         if (!o)
                 return 0;
         if (streq(result, "done"))
@@ -99,15 +99,19 @@ static int operation_start(struct units *u, sd_bus_message *call, bool stop, uni
 static int append_scope(sd_bus_message *m, const struct scope_spec *s) {
         int r;
 
-        r = sd_bus_message_append(m, "(sv)(sv)(sv)(sv)(sv)(sv)(sv)(sv)", "Description", "s", s->description, "Slice", "s",
-                                  s->slice, "AddRef", "b", 1, "CollectMode", "s", "inactive-or-failed", "CPUAccounting", "b",
-                                  1, "MemoryAccounting", "b", 1, "TasksAccounting", "b", 1, "PIDFDs", "ah", 1, s->pidfd);
+        r = sd_bus_message_append(m, "(sv)(sv)(sv)(sv)(sv)(sv)(sv)(sv)", "Description", "s", s->description, "Slice",
+                                  "s", s->slice, "AddRef", "b", 1, "CollectMode", "s", "inactive-or-failed",
+                                  "CPUAccounting", "b", 1, "MemoryAccounting", "b", 1, "TasksAccounting", "b", 1,
+                                  "PIDFDs", "ah", 1, s->pidfd);
         if (r < 0)
                 return r;
         /* Nobody in it has anything to save: a stop that isn't obeyed at once is a kill. */
         r = sd_bus_message_append(m, "(sv)(sv)(sv)(sv)(sv)", "TimeoutStopUSec", "t", (uint64_t) (2 * USEC_PER_SEC),
                                   "MemoryMax", "t", s->memory_max, "MemorySwapMax", "t", UINT64_C(0), "TasksMax", "t",
                                   s->tasks_max, "DevicePolicy", "s", "closed");
+        /* Its disk must be there until it has ended. */
+        if (r >= 0)
+                r = sd_bus_message_append(m, "(sv)", "After", "as", 1, "sandboxd-storage.service");
         if (r >= 0 && s->cpu_usec_per_sec != USEC_INFINITY)
                 r = sd_bus_message_append(m, "(sv)", "CPUQuotaPerSecUSec", "t", s->cpu_usec_per_sec);
         if (r >= 0 && s->runtime_max_usec != USEC_INFINITY)
@@ -169,12 +173,15 @@ int units_start_service(struct units *u, const struct service_spec *spec, unit_h
         if (r >= 0)
                 r = sd_bus_message_open_container(m, 'a', "(sv)");
         if (r >= 0)
-                r = sd_bus_message_append(m, "(sv)(sv)(sv)(sv)(sv)(sv)", "Description", "s", spec->description, "Slice", "s",
-                                          spec->slice, "AddRef", "b", 1, "CollectMode", "s", "inactive-or-failed", "Type",
-                                          "s", "exec", "NotifyAccess", "s", "main");
+                r = sd_bus_message_append(m, "(sv)(sv)(sv)(sv)(sv)(sv)", "Description", "s", spec->description,
+                                          "Slice", "s", spec->slice, "AddRef", "b", 1, "CollectMode", "s",
+                                          "inactive-or-failed", "Type", "s", "exec", "NotifyAccess", "s", "main");
         if (r >= 0)
                 r = sd_bus_message_append(m, "(sv)(sv)(sv)", "TimeoutStopUSec", "t", (uint64_t) (20 * USEC_PER_SEC),
                                           "KillMode", "s", "mixed", "PrivateTmp", "b", 1);
+        /* 3: there was nothing to do. */
+        if (r >= 0)
+                r = sd_bus_message_append(m, "(sv)", "SuccessExitStatus", "(aiai)", 1, 3, 0);
         if (r >= 0)
                 r = append_exec_start(m, spec->argv);
         if (r >= 0)
@@ -251,8 +258,8 @@ int units_usage(struct units *u, const char *name, unit_usage_handler_t handler,
         if (!q)
                 return -ENOMEM;
         *q = (struct usage_query){ handler, userdata };
-        r = sd_bus_call_method_async(u->bus, NULL, SYSTEMD, path, "org.freedesktop.DBus.Properties", "GetAll", on_usage, q,
-                                     "s", "org.freedesktop.systemd1.Scope");
+        r = sd_bus_call_method_async(u->bus, NULL, SYSTEMD, path, "org.freedesktop.DBus.Properties", "GetAll",
+                                     on_usage, q, "s", "org.freedesktop.systemd1.Scope");
         if (r < 0)
                 free(q);
         return r;
@@ -265,13 +272,13 @@ static int ignore_reply(sd_bus_message *reply, void *userdata, sd_bus_error *err
 void units_release(struct units *u, const char *name) {
         (void) sd_bus_call_method_async(u->bus, NULL, SYSTEMD, SYSTEMD_PATH, SYSTEMD_MANAGER, "ResetFailedUnit",
                                         ignore_reply, NULL, "s", name);
-        (void) sd_bus_call_method_async(u->bus, NULL, SYSTEMD, SYSTEMD_PATH, SYSTEMD_MANAGER, "UnrefUnit", ignore_reply, NULL,
-                                        "s", name);
+        (void) sd_bus_call_method_async(u->bus, NULL, SYSTEMD, SYSTEMD_PATH, SYSTEMD_MANAGER, "UnrefUnit",
+                                        ignore_reply, NULL, "s", name);
 }
 
 void units_hold(struct units *u, const char *name) {
-        (void) sd_bus_call_method_async(u->bus, NULL, SYSTEMD, SYSTEMD_PATH, SYSTEMD_MANAGER, "RefUnit", ignore_reply, NULL, "s",
-                                        name);
+        (void) sd_bus_call_method_async(u->bus, NULL, SYSTEMD, SYSTEMD_PATH, SYSTEMD_MANAGER, "RefUnit", ignore_reply,
+                                        NULL, "s", name);
 }
 
 struct watch {
@@ -372,8 +379,8 @@ int units_list(struct units *u, const char *pattern, char ***ret) {
         if (r < 0)
                 return log_error_errno(r, "Failed to list systemd's units: %s", strempty(error.message));
         r = sd_bus_message_enter_container(reply, 'a', "(ssssssouso)");
-        while (r >= 0 && (r = sd_bus_message_read(reply, "(ssssssouso)", &name, NULL, NULL, &state, NULL, NULL, NULL, NULL,
-                                                  NULL, NULL)) > 0)
+        while (r >= 0 && (r = sd_bus_message_read(reply, "(ssssssouso)", &name, NULL, NULL, &state, NULL, NULL, NULL,
+                                                  NULL, NULL, NULL)) > 0)
                 if (!streq(state, "inactive"))
                         r = strv_extend(&names, name);
         if (r < 0)
@@ -391,8 +398,8 @@ int units_new(sd_bus *bus, struct units **ret) {
         u->bus = bus;
         LIST_INIT(&u->operations);
         /* Matched before any job is queued, so that none ends unheard. */
-        r = sd_bus_match_signal(bus, &u->job_removed, SYSTEMD, SYSTEMD_PATH, SYSTEMD_MANAGER, "JobRemoved", on_job_removed,
-                                u);
+        r = sd_bus_match_signal(bus, &u->job_removed, SYSTEMD, SYSTEMD_PATH, SYSTEMD_MANAGER, "JobRemoved",
+                                on_job_removed, u);
         if (r >= 0)
                 r = sd_bus_call_method(bus, SYSTEMD, SYSTEMD_PATH, SYSTEMD_MANAGER, "Subscribe", NULL, NULL, NULL);
         if (r < 0) {

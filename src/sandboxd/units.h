@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 #pragma once
 
-/* systemd's units, asynchronously: transient scopes and services, their jobs and what they have used. Knows no sandbox. */
+/* systemd's units, asynchronously: transient scopes and services, their jobs and what they have used. Knows no
+ * sandbox. */
 
 #include <systemd/sd-bus.h>
 
@@ -11,12 +12,12 @@ struct units;
 
 struct scope_spec {
         const char *name, *slice, *description;
-        int pidfd;                  /* its first process */
-        uint64_t memory_max;        /* bytes */
+        int pidfd;           /* its first process */
+        uint64_t memory_max; /* bytes */
         uint64_t tasks_max;
-        uint64_t cpu_usec_per_sec;  /* microseconds of CPU per second; USEC_INFINITY: no limit */
-        uint64_t runtime_max_usec;  /* USEC_INFINITY: no limit */
-        bool kvm;                   /* may open /dev/kvm */
+        uint64_t cpu_usec_per_sec; /* microseconds of CPU per second; USEC_INFINITY: no limit */
+        uint64_t runtime_max_usec; /* USEC_INFINITY: no limit */
+        bool kvm;                  /* may open /dev/kvm */
 };
 
 struct service_spec {
@@ -39,8 +40,8 @@ typedef void (*unit_watch_t)(const char *state, const char *status, const char *
 int units_new(sd_bus *bus, struct units **ret);
 struct units *units_free(struct units *u);
 
-/* The handlers are called exactly once, later. The unit of a scope stays referenced, so that what it used can still be asked
- * when its last process is gone, until units_release(). */
+/* The handlers are called exactly once, later. The unit of a scope stays referenced, so that what it used can still be
+ * asked when its last process is gone, until units_release(). */
 int units_start_scope(struct units *u, const struct scope_spec *spec, unit_handler_t handler, void *userdata);
 int units_start_service(struct units *u, const struct service_spec *spec, unit_handler_t handler, void *userdata);
 /* Stops it, waiting for its last process. A unit that isn't there is success. */

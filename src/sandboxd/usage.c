@@ -32,10 +32,10 @@ int sandbox_usage_to_json(struct sandbox *s, json_t **ret) {
                 else if (s->ending)
                         source = "estimate";
         }
-        *ret = json_pack("{s:s,s:s,s:I,s:s,s:s,s:I,s:I,s:I,s:o,s:o,s:I,s:s,s:s}", "id", s->id, "name", s->name, "owner",
-                         (json_int_t) s->owner, "template", s->template_name, "version", s->template_version, "created_usec",
-                         (json_int_t) s->created_usec, "ended_usec", (json_int_t) ended, "lifetime_usec",
-                         (json_int_t) (now > s->created_usec ? now - s->created_usec : 0), "cpu_usec",
+        *ret = json_pack("{s:s,s:s,s:I,s:s,s:s,s:I,s:I,s:I,s:o,s:o,s:I,s:s,s:s}", "id", s->id, "name", s->name,
+                         "owner", (json_int_t) s->owner, "template", s->template_name, "version", s->template_version,
+                         "created_usec", (json_int_t) s->created_usec, "ended_usec", (json_int_t) ended,
+                         "lifetime_usec", (json_int_t) (now > s->created_usec ? now - s->created_usec : 0), "cpu_usec",
                          number_or_null(cpu_nsec == UINT64_MAX ? UINT64_MAX : cpu_nsec / NSEC_PER_USEC), "memory_peak",
                          number_or_null(peak), "commands", (json_int_t) s->n_commands, "result",
                          s->ending ? strempty(s->result) : "running", "source", source);
@@ -45,8 +45,9 @@ int sandbox_usage_to_json(struct sandbox *s, json_t **ret) {
 bool usage_is_recorded(const char *id) {
         _cleanup_free_ char *text = NULL;
         _cleanup_close_ int fd = open(LEDGER_PATH, O_RDONLY | O_CLOEXEC);
-        char needle[64];
+        char needle[64], *line, *end;
         struct stat st;
+        json_t *record;
         ssize_t n;
 
         if (fd < 0 || fstat(fd, &st) < 0)
@@ -57,7 +58,12 @@ bool usage_is_recorded(const char *id) {
         n = pread(fd, text, TAIL_SIZE, MAX(st.st_size - TAIL_SIZE, 0));
         text[MAX(n, 0)] = 0;
         snprintf(needle, sizeof(needle), "{\"id\":\"%s\"", id);
-        return strstr(text, needle);
+        line = strstr(text, needle);
+        end = line ? strchr(line, '\n') : NULL;
+        /* One that was torn by a crash of the host is none. */
+        record = end ? json_loadb(line, (size_t) (end - line), JSON_REJECT_DUPLICATES, NULL) : NULL;
+        json_decref(record);
+        return record;
 }
 
 static int journal_number(sd_journal *j, const char *field, uint64_t *ret) {
@@ -141,20 +147,23 @@ static int collect_ledger(const struct filter *f, json_t *list) {
 }
 
 static int collect_living(struct manager *m, const struct filter *f, json_t *list) {
+        json_t *living = json_array(), *record;
         struct sandbox *s;
-        int r = 0;
+        size_t i;
+        int r = living ? 0 : -ENOMEM;
 
+        /* The newest comes first in the registry, and last here. */
         LIST_FOREACH(s, &m->sandboxes, sandboxes) {
-                json_t *record;
-
-                if (!s->handed_out || s->ending)
+                if (r < 0 || !s->handed_out || s->ending)
                         continue;
                 r = sandbox_usage_to_json(s, &record);
-                if (r >= 0)
-                        r = collect(f, record, list);
-                if (r < 0)
-                        break;
+                if (r >= 0 && json_array_insert_new(living, 0, record) < 0)
+                        r = -ENOMEM;
         }
+        json_array_foreach (living, i, record)
+                if (r >= 0)
+                        r = collect(f, json_incref(record), list);
+        json_decref(living);
         return r;
 }
 
@@ -162,7 +171,7 @@ static int write_lines(json_t *list, int fd) {
         json_t *record;
         size_t i;
 
-        json_array_foreach(list, i, record) {
+        json_array_foreach (list, i, record) {
                 _cleanup_free_ char *text = json_dumps(record, JSON_COMPACT);
                 int r = text ? write_all(fd, text, strlen(text)) : -ENOMEM;
 

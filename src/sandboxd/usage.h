@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 #pragma once
 
-/* The ledger: an append-only file of JSON objects, one a line, one per ended sandbox. The storage worker writes it; here it
- * is read. The fields are described with Manager.GetUsage. */
+/* The ledger: an append-only file of JSON objects, one a line, one per ended sandbox. The storage worker writes it;
+ * here it is read. The fields are described with Manager.GetUsage. */
 
 #include "authorize.h"
 #include "sandbox.h"

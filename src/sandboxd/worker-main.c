@@ -79,7 +79,8 @@ static int remove_subvolume(struct result *result, const char *path) {
         return e == BTRFS_UTIL_OK ? 0 : fail_btrfs(result, e, "remove", path);
 }
 
-/* replace: only where there is one. It may be gone by now, removed by the other worker, and must not come back then. */
+/* replace: only where there is one. It may be gone by now, removed by the other worker, and must not come back then.
+ */
 static int write_record(struct result *result, const char *id, json_t *record, bool replace) {
         _cleanup_free_ char *text = json_dumps(record, JSON_INDENT(2));
         char path[512], temporary[520];
@@ -151,21 +152,26 @@ static int op_record(json_t *request, struct result *result) {
         return write_record(result, id, record, true);
 }
 
-/* One write of one whole line, then fdatasync: a record is there or it isn't. A line that was torn by a full disk is cut off
- * again. */
+/* One write of one whole line, then fdatasync: a record is there or it isn't. A line that was torn by a full disk is
+ * cut off again. */
 static int append_usage(struct result *result, json_t *usage) {
         _cleanup_free_ char *text = json_dumps(usage, JSON_COMPACT | JSON_PRESERVE_ORDER);
         _cleanup_free_ char *line = NULL;
         _cleanup_close_ int fd = -1;
         struct stat st;
-        int r;
+        char last;
+        int r = 0;
 
         if (!text || asprintf(&line, "%s\n", text) < 0)
                 return fail(result, -ENOMEM, "write", LEDGER_PATH);
-        fd = open(LEDGER_PATH, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+        fd = open(LEDGER_PATH, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
         if (fd < 0 || fstat(fd, &st) < 0)
                 return fail(result, -errno, "open", LEDGER_PATH);
-        r = write_all(fd, line, strlen(line));
+        /* After a crash of the host the last line may be torn: it must not take this one with it. */
+        if (st.st_size > 0 && pread(fd, &last, 1, st.st_size - 1) == 1 && last != '\n')
+                r = write_all(fd, "\n", 1);
+        if (r >= 0)
+                r = write_all(fd, line, strlen(line));
         if (r >= 0 && fdatasync(fd) < 0)
                 r = -errno;
         if (r < 0) {

@@ -73,7 +73,8 @@ struct worker *worker_free(struct worker *w) {
         return NULL;
 }
 
-/* The program once more, as "sandboxd --worker", with the socket as its standard input. It ends with the connection. */
+/* The program once more, as "sandboxd --worker", with the socket as its standard input. It ends with the connection.
+ */
 static int start_process(struct worker *w) {
         static char *const argv[] = { (char *) "sandboxd", (char *) "--worker", NULL };
         _cleanup_close_ int ours = -1, theirs = -1;
@@ -151,7 +152,8 @@ static int on_io(sd_event_source *source, int fd, uint32_t events, void *userdat
         } else {
                 int error = -(int) json_integer_value(json_object_get(m.body, "error"));
 
-                finish(w, error, strempty(json_string_value(json_object_get(m.body, "message"))), error < 0 ? NULL : &m);
+                finish(w, error, strempty(json_string_value(json_object_get(m.body, "message"))),
+                       error < 0 ? NULL : &m);
                 control_message_done(&m);
         }
         while (send_next(w) < 0)

@@ -4,12 +4,11 @@
 /* Work on the storage that can block (btrfs ioctls, fsync), done by a process of its own, one request after the other.
  *
  * Requests (objects with "op"); each answers { "type": "reply", "error": errno or 0, "message" }:
- *   clone    "id", "snapshot", "disk_size" (0: as it is), "record": makes the sandbox's subvolume with the snapshot's disk
- *            reflinked in, and its record. reply fds: disk (rw), memory, devices (ro)
- *   record   "id", "record": replaces the record. One that is gone stays gone, which is no error
- *   end      "id", "usage": appends the usage (null: none) to the ledger and makes that last, then removes the sandbox's
- *            subvolume and record. What is missing is no error.
- *   remove   "kind": "snapshots" | "work", "name": removes a subvolume. Missing is no error. */
+ *   clone    "id", "snapshot", "disk_size" (0: as it is), "record": makes the sandbox's subvolume with the snapshot's
+ * disk reflinked in, and its record. reply fds: disk (rw), memory, devices (ro) record   "id", "record": replaces the
+ * record. One that is gone stays gone, which is no error end      "id", "usage": appends the usage (null: none) to the
+ * ledger and makes that last, then removes the sandbox's subvolume and record. What is missing is no error. remove
+ * "kind": "snapshots" | "work", "name": removes a subvolume. Missing is no error. */
 
 #include <systemd/sd-event.h>
 

@@ -14,9 +14,9 @@
 #define HELLO_SIZE (4 + 4 + AGENT_NONCE_SIZE)
 #define SETUP_SIZE (AGENT_NONCE_SIZE + 8 + 8 + 16 + 16 + AGENT_SEED_SIZE + 8 + 8 + 4 + 4 + 4)
 #define RECEIPT_SIZE (AGENT_NONCE_SIZE + 8 + 4 + 4 + 8 + 4)
-#define STRING_MIN (4 + 1)    /* an empty string: its length and the NUL */
-#define MESSAGE_MAX 1000U     /* sentences for people are cut here, so that a report can't fail for its length */
-#define HOSTNAME_MAX 64U      /* as in the kernel */
+#define STRING_MIN (4 + 1)         /* an empty string: its length and the NUL */
+#define MESSAGE_MAX 1000U          /* sentences for people are cut here, so that a report can't fail for its length */
+#define HOSTNAME_MAX 64U           /* as in the kernel */
 #define BUFFER_KEEP (256U * 1024U) /* an empty reader doesn't hold more than this */
 
 enum stream_rule { MACHINE, COMMAND, EITHER };
@@ -62,7 +62,7 @@ static bool header_is_valid(const struct agent_header *h) {
 
 void agent_buffer_done(struct agent_buffer *b) {
         free(b->data);
-        *b = (struct agent_buffer) {};
+        *b = (struct agent_buffer){};
 }
 
 static void put(struct agent_buffer *b, const void *data, size_t size) {
@@ -196,7 +196,8 @@ static int frame_end(struct frame *f) {
         return 0;
 }
 
-int agent_put_frame(struct agent_buffer *b, enum agent_type type, uint16_t flags, uint32_t stream, const void *payload, size_t size) {
+int agent_put_frame(struct agent_buffer *b, enum agent_type type, uint16_t flags, uint32_t stream, const void *payload,
+                    size_t size) {
         struct frame f = frame_begin(b, type, flags, stream);
         put(b, payload, size);
         return frame_end(&f);
@@ -239,7 +240,8 @@ int agent_put_receipt(struct agent_buffer *b, const struct agent_receipt *m) {
         return frame_end(&f);
 }
 
-int agent_put_status(struct agent_buffer *b, enum agent_type type, uint32_t stream, uint32_t error, const char *message) {
+int agent_put_status(struct agent_buffer *b, enum agent_type type, uint32_t stream, uint32_t error,
+                     const char *message) {
         struct frame f = frame_begin(b, type, 0, stream);
         message = strempty(message);
         put_u32(b, error);
@@ -346,9 +348,9 @@ static struct agent_string take_string(struct cursor *c) {
         /* The first NUL must be the one behind the text. */
         if (!p || memchr(p, 0, (size_t) length + 1) != p + length) {
                 c->bad = true;
-                return (struct agent_string) { .text = "" };
+                return (struct agent_string){ .text = "" };
         }
-        return (struct agent_string) { .text = (const char *) p, .length = length };
+        return (struct agent_string){ .text = (const char *) p, .length = length };
 }
 
 static struct agent_strings take_strings(struct cursor *c) {
@@ -359,7 +361,7 @@ static struct agent_strings take_strings(struct cursor *c) {
         for (uint32_t i = 0; i < s.count && !c->bad; i++)
                 (void) take_string(c);
         if (c->bad)
-                return (struct agent_strings) {};
+                return (struct agent_strings){};
         s.size = (uint32_t) (c->data - s.data);
         return s;
 }
@@ -472,10 +474,10 @@ int agent_strings_next(struct agent_strings *strings, struct agent_string *ret) 
                 return 0;
         *ret = take_string(&c);
         if (c.bad) { /* a list that didn't come from agent_get_exec() */
-                *strings = (struct agent_strings) {};
+                *strings = (struct agent_strings){};
                 return 0;
         }
-        *strings = (struct agent_strings) { .count = strings->count - 1, .data = c.data, .size = (uint32_t) c.size };
+        *strings = (struct agent_strings){ .count = strings->count - 1, .data = c.data, .size = (uint32_t) c.size };
         return 1;
 }
 
@@ -483,7 +485,7 @@ int agent_strings_next(struct agent_strings *strings, struct agent_string *ret) 
 
 void agent_reader_done(struct agent_reader *r) {
         free(r->data);
-        *r = (struct agent_reader) {};
+        *r = (struct agent_reader){};
 }
 
 void agent_reader_reset(struct agent_reader *r) {

@@ -10,7 +10,8 @@
  * A frame is a header of 12 bytes, little-endian { u32 length, u16 type, u16 flags, u32 stream }, and `length` bytes
  * of payload. The stream is the command's number, chosen by the host (1…); 0 is the machine itself. Payloads of DATA
  * are raw bytes; every other payload has the fixed layout of the struct below: integers little-endian in the order
- * written, then strings, each as u32 length and bytes followed by a NUL that is not counted. Strings never contain NUL.
+ * written, then strings, each as u32 length and bytes followed by a NUL that is not counted. Strings never contain
+ * NUL.
  *
  * Flow control: each of a command's three channels starts with AGENT_WINDOW bytes of credit for its sender. A sender
  * never sends DATA beyond its credit; the receiver gives it back with CREDIT as it passes the bytes on. A violation
@@ -117,26 +118,26 @@ struct agent_hello {
 
 struct agent_setup {
         uint8_t nonce[AGENT_NONCE_SIZE];
-        uint64_t generation;        /* grows with every restore of one lineage */
-        uint64_t realtime_nsec;     /* CLOCK_REALTIME to set */
-        uint8_t machine_id[16];     /* /etc/machine-id */
-        uint8_t boot_token[16];     /* /run/sandbox/boot-token */
+        uint64_t generation;    /* grows with every restore of one lineage */
+        uint64_t realtime_nsec; /* CLOCK_REALTIME to set */
+        uint8_t machine_id[16]; /* /etc/machine-id */
+        uint8_t boot_token[16]; /* /run/sandbox/boot-token */
         uint8_t seed[AGENT_SEED_SIZE];
-        uint64_t disk_size;         /* bytes that /dev/vda must have and its file system fill; 0: leave */
-        uint64_t memory_max;        /* bytes for the workload's cgroup; 0: no limit */
-        uint32_t address;           /* IPv4, host byte order; 0: no network */
-        uint32_t gateway;           /* IPv4, host byte order */
-        uint32_t prefix;            /* length in bits */
+        uint64_t disk_size;  /* bytes that /dev/vda must have and its file system fill; 0: leave */
+        uint64_t memory_max; /* bytes for the workload's cgroup; 0: no limit */
+        uint32_t address;    /* IPv4, host byte order; 0: no network */
+        uint32_t gateway;    /* IPv4, host byte order */
+        uint32_t prefix;     /* length in bits */
         struct agent_string hostname;
 };
 
 struct agent_receipt {
         uint8_t nonce[AGENT_NONCE_SIZE];
         uint64_t generation;
-        uint32_t steps;          /* enum agent_step, those done */
-        uint32_t error;          /* errno of the first step that failed, 0: none */
-        int64_t clock_step_nsec; /* how far CLOCK_REALTIME was moved */
-        uint32_t entropy_bytes;  /* credited */
+        uint32_t steps;              /* enum agent_step, those done */
+        uint32_t error;              /* errno of the first step that failed, 0: none */
+        int64_t clock_step_nsec;     /* how far CLOCK_REALTIME was moved */
+        uint32_t entropy_bytes;      /* credited */
         struct agent_string message; /* what failed, for a person; may be empty */
 };
 
@@ -153,9 +154,9 @@ struct agent_strings {
 };
 
 struct agent_exec {
-        uint32_t flags;        /* AGENT_EXEC_* */
-        uint64_t timeout_usec; /* 0: none */
-        struct agent_string user; /* name or decimal uid; empty: root */
+        uint32_t flags;                /* AGENT_EXEC_* */
+        uint64_t timeout_usec;         /* 0: none */
+        struct agent_string user;      /* name or decimal uid; empty: root */
         struct agent_string directory; /* empty: the user's home */
         struct agent_strings argv;
         struct agent_strings environment; /* NAME=value, on top of PATH, HOME, USER, LOGNAME, SHELL, LANG */
@@ -182,7 +183,8 @@ struct agent_exited {
         uint32_t leftovers;   /* processes of its tree that still run */
 };
 
-/* A growing output buffer; zero-initialise. `error` sticks (-ENOMEM, -EMSGSIZE, -EINVAL) and makes later writes no-ops. */
+/* A growing output buffer; zero-initialise. `error` sticks (-ENOMEM, -EMSGSIZE, -EINVAL) and makes later writes
+ * no-ops. */
 struct agent_buffer {
         uint8_t *data;
         size_t size, allocated;
@@ -191,11 +193,13 @@ struct agent_buffer {
 void agent_buffer_done(struct agent_buffer *b);
 
 /* Each appends one whole frame to b. Return 0 or a negative errno (also kept in b->error; b is then as before). */
-int agent_put_frame(struct agent_buffer *b, enum agent_type type, uint16_t flags, uint32_t stream, const void *payload, size_t size);
+int agent_put_frame(struct agent_buffer *b, enum agent_type type, uint16_t flags, uint32_t stream, const void *payload,
+                    size_t size);
 int agent_put_hello(struct agent_buffer *b, enum agent_type type, const struct agent_hello *m);
 int agent_put_setup(struct agent_buffer *b, const struct agent_setup *m);
 int agent_put_receipt(struct agent_buffer *b, const struct agent_receipt *m);
-int agent_put_status(struct agent_buffer *b, enum agent_type type, uint32_t stream, uint32_t error, const char *message);
+int agent_put_status(struct agent_buffer *b, enum agent_type type, uint32_t stream, uint32_t error,
+                     const char *message);
 int agent_put_exec(struct agent_buffer *b, uint32_t stream, uint32_t flags, uint64_t timeout_usec, const char *user,
                    const char *directory, const char *const *argv, const char *const *environment);
 int agent_put_started(struct agent_buffer *b, uint32_t stream, uint32_t pid);
@@ -223,11 +227,12 @@ struct agent_reader {
         size_t start, end, allocated;
 };
 void agent_reader_done(struct agent_reader *r);
-/* Room for at least `size` bytes to be read into; NULL without memory. Then agent_reader_added() says how many came. */
+/* Room for at least `size` bytes to be read into; NULL without memory. Then agent_reader_added() says how many came.
+ */
 void *agent_reader_room(struct agent_reader *r, size_t size);
 void agent_reader_added(struct agent_reader *r, size_t size);
 /* Forgets what has arrived, as at the start of a new connection. */
 void agent_reader_reset(struct agent_reader *r);
-/* Returns 1 and a whole frame (its payload valid until the next call on r), 0 when more bytes are needed, -EBADMSG on a
- * header that breaks the rules: unknown type, length over the type's cap, an undefined channel. */
+/* Returns 1 and a whole frame (its payload valid until the next call on r), 0 when more bytes are needed, -EBADMSG on
+ * a header that breaks the rules: unknown type, length over the type's cap, an undefined channel. */
 int agent_reader_next(struct agent_reader *r, struct agent_header *ret, const uint8_t **ret_payload);

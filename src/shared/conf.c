@@ -41,7 +41,8 @@ static const struct key {
         KEY("StorageSize", KEY_SIZE, storage_size, 0, 1ULL << 30, INT64_MAX),
         /* Above what distributions and systemd's containers give out; a range must not wrap around. */
         KEY("UIDBase", KEY_NUMBER, uid_base, 1879048192ULL + 0x10000, 65536, UINT32_MAX - 1ULL - SLOTS_MAX),
-        KEY("MaxSandboxes", KEY_NUMBER, max_sandboxes, 1024, 1, SLOTS_MAX),
+        /* The last uid of the range is that of machines that bake. */
+        KEY("MaxSandboxes", KEY_NUMBER, max_sandboxes, 1024, 1, SLOTS_MAX - 1),
         KEY("MaxSandboxesPerOwner", KEY_NUMBER, max_per_owner, UINT64_MAX, 0, UINT64_MAX),
         KEY("DefaultTTLSec", KEY_TIME, default_ttl_usec, 3600 * USEC_PER_SEC, 0, USEC_INFINITY),
         KEY("RuntimeMaxSec", KEY_TIME, runtime_max_usec, 86400 * USEC_PER_SEC, USEC_PER_SEC, USEC_INFINITY),

@@ -19,7 +19,7 @@ int control_message_take_fd(struct control_message *m, const char *name) {
         json_t *names = json_object_get(m->body, "fds"), *value;
         size_t i;
 
-        json_array_foreach(names, i, value)
+        json_array_foreach (names, i, value)
                 if (i < m->n_fds && streq(strempty(json_string_value(value)), name))
                         return TAKE_FD(m->fds[i]);
         return -1;
@@ -165,8 +165,9 @@ int control_recv(int fd, struct control_message *ret) {
         struct control_message m = {};
         _cleanup_free_ char *text = NULL;
         struct iovec iov;
-        struct msghdr message = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &ancillary,
-                                  .msg_controllen = sizeof(ancillary) };
+        struct msghdr message = {
+                .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &ancillary, .msg_controllen = sizeof(ancillary)
+        };
         ssize_t n;
 
         n = peek_size(fd);
@@ -184,7 +185,8 @@ int control_recv(int fd, struct control_message *ret) {
         take_ancillary(&message, &m);
         if (!(message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)))
                 m.body = json_loadb(text, (size_t) n, JSON_REJECT_DUPLICATES, NULL);
-        if (!json_is_string(json_object_get(m.body, "type")) || json_array_size(json_object_get(m.body, "fds")) != m.n_fds) {
+        if (!json_is_string(json_object_get(m.body, "type")) ||
+            json_array_size(json_object_get(m.body, "fds")) != m.n_fds) {
                 control_message_done(&m);
                 return -EBADMSG;
         }

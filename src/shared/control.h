@@ -20,7 +20,8 @@
  *               "deadline_usec": CLOCK_BOOTTIME at which everything ends, 0: none
  *               "agent_timeout_usec": how long the agent may take to answer
  *               "hostname", "machine_id", "boot_token" (32 hex digits each), "generation" number
- *               "memory_max": bytes for the workload in the guest, 0: no limit; "disk_size": bytes, 0: as it is
+ *               "memory_max": bytes for the workload in the guest, 0: no limit; "disk_size": bytes that
+ *               the guest's disk and its file system shall have, 0: as captured
  *             fds: "disk" (rw), "memory" (restore: ro; boot: rw, of the full size), "devices" (restore: ro),
  *               "kernel", "initrd" (boot: ro)
  *             reply: "receipt" { "generation", "steps", "clock_step_nsec", "entropy_bytes" },
@@ -37,19 +38,17 @@
  *   forget    "process": its exit has been recorded by the controller. reply
  *   ttl       "deadline_usec": moves the deadline, 0: none. reply
  *   capture   Freezes the guest's workload, stops the VM and writes the device state. fds: "devices" (write only).
- *             After a boot the RAM is in the memory file already. reply: "timings_usec" { "freeze", "stop", "devices" }
- *   end       Kills the VMM and exits. No reply.
+ *             After a boot the RAM is in the memory file already. reply: "timings_usec" { "freeze", "stop", "devices"
+ * } end       Kills the VMM and exits. No reply.
  *
  * Events, runner → controller:
- *   hello           first on every connection: "version": CONTROL_VERSION, "id", "state": "waiting" | "starting" | "running",
- *                   "deadline_usec", "receipt" as above or null, "processes": [ as in process-exited, with "state":
- *                   "running" | "exited", "pid" and the "label" ]. Exits are kept until forgotten.
- *   process-exited  "process", "result": "exited" | "signaled" | "timeout" | "lost" (the machine ended), "status",
- *                   "cpu_usec", "memory_peak", "leftovers"; with capture: "stdout_size", "stderr_size" (bytes that the
- *                   command wrote) and fds "stdout", "stderr": memfds with what was kept: all, or head and tail halves
- *                   of the capture size
- *   ended           "reason": "deadline" | "vmm" (it exited by itself) | "agent" (its channel broke) | "terminated" (SIGTERM),
- *                   "message". The runner exits next.
+ *   hello           first on every connection: "version": CONTROL_VERSION, "id", "state": "waiting" | "starting" |
+ * "running", "deadline_usec", "receipt" as above or null, "processes": [ as in process-exited, with "state": "running"
+ * | "exited", "pid" and the "label" ]. Exits are kept until forgotten. process-exited  "process", "result": "exited" |
+ * "signaled" | "timeout" | "lost" (the machine ended), "status", "cpu_usec", "memory_peak", "leftovers"; with capture:
+ * "stdout_size", "stderr_size" (bytes that the command wrote) and fds "stdout", "stderr": memfds with what was kept:
+ * all, or head and tail halves of the capture size ended           "reason": "deadline" | "vmm" (it exited by itself)
+ * | "agent" (its channel broke) | "terminated" (SIGTERM), "message". The runner exits next.
  *
  * The runner's exit status, for a controller that wasn't there: enum control_exit. */
 
@@ -63,12 +62,12 @@
 #define CONTROL_LISTEN_FD 3
 
 enum control_exit {
-        CONTROL_EXIT_OK = 0,           /* asked to end */
-        CONTROL_EXIT_FAILURE = 1,      /* could not start */
-        CONTROL_EXIT_DEADLINE = 10,    /* the ttl passed */
-        CONTROL_EXIT_VMM = 11,         /* the VMM exited by itself */
-        CONTROL_EXIT_AGENT = 12,       /* the agent's channel broke or spoke nonsense */
-        CONTROL_EXIT_TERMINATED = 13,  /* SIGTERM */
+        CONTROL_EXIT_OK = 0,          /* asked to end */
+        CONTROL_EXIT_FAILURE = 1,     /* could not start */
+        CONTROL_EXIT_DEADLINE = 10,   /* the ttl passed */
+        CONTROL_EXIT_VMM = 11,        /* the VMM exited by itself */
+        CONTROL_EXIT_AGENT = 12,      /* the agent's channel broke or spoke nonsense */
+        CONTROL_EXIT_TERMINATED = 13, /* SIGTERM */
 };
 
 struct control_message {

@@ -21,7 +21,8 @@ void log_setup(const char *identifier);
 bool log_to_journal(void);
 
 /* error: a negative errno, or 0. Its text is appended. Returns error. */
-int log_full(int priority, int error, const char *file, int line, const char *function, const char *format, ...) _printf_(6, 7);
+int log_full(int priority, int error, const char *file, int line, const char *function, const char *format, ...)
+        _printf_(6, 7);
 /* The same with journal fields: a NULL-terminated array of "NAME=value". Returns error. */
 int log_fields(int priority, int error, const char *const *fields, const char *format, ...) _printf_(4, 5);
 

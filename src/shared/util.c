@@ -193,7 +193,8 @@ int parse_usec(const char *s, uint64_t *ret) {
                 if (r < 0)
                         return r;
                 s += n;
-                if (__builtin_mul_overflow(v, unit, &v) || __builtin_add_overflow(sum, v, &sum) || sum == USEC_INFINITY)
+                if (__builtin_mul_overflow(v, unit, &v) || __builtin_add_overflow(sum, v, &sum) ||
+                    sum == USEC_INFINITY)
                         return -ERANGE;
         } while (*s);
         *ret = sum;

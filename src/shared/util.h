@@ -26,19 +26,19 @@
 #define USEC_INFINITY UINT64_MAX
 
 /* Hands ownership on: yields the value and leaves nothing behind. */
-#define TAKE_PTR(p)                                                                                                    \
-        ({                                                                                                             \
-                typeof(p) *_pp = &(p);                                                                                 \
-                typeof(p) _v = *_pp;                                                                                   \
-                *_pp = NULL;                                                                                           \
-                _v;                                                                                                    \
+#define TAKE_PTR(p)                                                                                                   \
+        ({                                                                                                            \
+                typeof(p) *_pp = &(p);                                                                                \
+                typeof(p) _v = *_pp;                                                                                  \
+                *_pp = NULL;                                                                                          \
+                _v;                                                                                                   \
         })
-#define TAKE_FD(fd)                                                                                                    \
-        ({                                                                                                             \
-                int *_pfd = &(fd);                                                                                     \
-                int _v = *_pfd;                                                                                        \
-                *_pfd = -1;                                                                                            \
-                _v;                                                                                                    \
+#define TAKE_FD(fd)                                                                                                   \
+        ({                                                                                                            \
+                int *_pfd = &(fd);                                                                                    \
+                int _v = *_pfd;                                                                                       \
+                *_pfd = -1;                                                                                           \
+                _v;                                                                                                   \
         })
 
 static inline void freep(void *p) {
@@ -59,10 +59,10 @@ static inline void closep(int *fd) {
 #define _cleanup_free_ _cleanup_(freep)
 #define _cleanup_close_ _cleanup_(closep)
 
-#define DEFINE_CLEANUP(type, function)                                                                                 \
-        static inline void function##p(type *p) {                                                                      \
-                if (*p)                                                                                                \
-                        function(*p);                                                                                  \
+#define DEFINE_CLEANUP(type, function)                                                                                \
+        static inline void function##p(type *p) {                                                                     \
+                if (*p)                                                                                               \
+                        function(*p);                                                                                 \
         }
 
 static inline bool streq(const char *a, const char *b) {

@@ -69,6 +69,7 @@ class Client:
         finally:
             os.seteuid(0)
         self.bus.set_exit_on_disconnect(False)
+        self.matches = []
 
     def close(self):
         self.bus.close()
@@ -129,8 +130,16 @@ class Client:
         def on_signal(*values, member=None, path=None):
             heard.append((str(member), str(path), values))
 
-        self.bus.add_signal_receiver(on_signal, member_keyword="member", path_keyword="path", **match)
+        # What has come already, because of an earlier match, isn't meant.
+        while GLib.MainContext.default().iteration(False):
+            pass
+        self.matches.append(self.bus.add_signal_receiver(on_signal, member_keyword="member", path_keyword="path", **match))
         return heard
+
+    def stop_listening(self):
+        for match in self.matches:
+            match.remove()
+        self.matches = []
 
 
 def u64(value):

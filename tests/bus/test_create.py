@@ -174,6 +174,13 @@ def test_limit_of_ten_holds_for_eleven_at_once(world):
     assert sorted(outcomes) == ["LimitExceeded"] + ["made"] * 10
 
 
+def test_more_metadata_than_a_record_can_hold(daemon):
+    big = dbus.Dictionary({f"key{i}": "x" * 100_000 for i in range(25)}, "ss")
+    assert error_of(daemon.root.start_create(Metadata=big))[0] in ("StartFailed", "LimitExceeded", "InvalidArgument")
+    assert daemon.traces() == []
+    daemon.root.create()
+
+
 def test_lookup(daemon):
     id, path = daemon.root.create(Name="web")
     get = lambda what: daemon.root.manager("GetSandbox", "st", what, 0)

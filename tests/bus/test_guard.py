@@ -72,9 +72,8 @@ def test_inspectors_and_root_get_all(daemon, objects):
         assert sandbox in who.call(ROOT, OBJECTS, "GetManagedObjects")
     asked = daemon.polkit_asked()
     assert len(asked) == 3 and {a["action"] for a in asked} == {"org.sandboxd1.inspect"}
-    assert asked[0]["details"] | {"sandbox": "", "template": ""} == {"verb": "inspect", "uid": "1000", "owner": "0", "sandbox": "",
-                                                                    "template": ""}
-    assert asked[0]["details"]["sandbox"] == sandbox.rpartition("/")[2]
+    assert asked[0]["details"] == {"verb": "inspect", "uid": "1000", "owner": "0", "sandbox": sandbox.rpartition("/")[2],
+                                   "template": "base"}
 
 
 def test_owners_get_theirs(daemon, objects):

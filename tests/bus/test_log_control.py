@@ -47,3 +47,22 @@ def test_identity(daemon):
     assert daemon.root.get(PATH, INTERFACE, "LogTarget") == "console"
     with pytest.raises(Failure):
         set_property(daemon, "LogTarget", "journal")
+
+
+def test_level_is_roots(daemon):
+    """So says the bus's policy, before the daemon is asked."""
+    user = daemon.user()
+    daemon.polkit("yes")
+    with pytest.raises(Failure) as e:
+        user.get(PATH, INTERFACE, "LogLevel")
+    assert e.value.name == "AccessDenied"
+    with pytest.raises(Failure) as e:
+        user.call(PATH, PROPERTIES, "Set", "ssv", INTERFACE, "LogLevel", "debug")
+    assert e.value.name == "AccessDenied"
+    assert daemon.root.get(PATH, INTERFACE, "LogLevel") == "info"
+
+
+def test_name_is_roots(world):
+    with pytest.raises(dbus.DBusException) as e:
+        world.user().bus.request_name("org.sandboxd1")
+    assert e.value.get_dbus_name() == "org.freedesktop.DBus.Error.AccessDenied"

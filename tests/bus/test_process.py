@@ -200,6 +200,25 @@ def test_removal_answers_a_command_that_is_being_started(daemon, sandbox):
         assert error_of(p)[0] in ("Unavailable", "NoSuchSandbox")
 
 
+def test_end_of_the_machine_answers_all(daemon, sandbox):
+    """Also where the runner's last words are still unread when its end is noticed."""
+    daemon.behave(exec="hang")
+    pending = [daemon.root.start_exec(sandbox, "true") for _ in range(3)]
+    wait_for(lambda: len(daemon.requests(sandbox.rpartition("/")[2])) == 4, "the requests")
+    daemon.behave()
+    pending.append(daemon.root.start_exec(sandbox, "!ended", "vmm"))
+    for p in pending:
+        assert error_of(p)[0] in ("Unavailable", "NoSuchSandbox")
+
+
+def test_too_much_for_one_message(daemon, sandbox):
+    big = [f"A{i}=" + "x" * 100_000 for i in range(25)]
+    for pending in (daemon.root.start_exec(sandbox, "true", Environment=strings(*big)),
+                    daemon.root.start_run(sandbox, "true", Environment=strings(*big))):
+        assert error_of(pending)[0] == "LimitExceeded"
+    assert daemon.root.run(sandbox, "true")[:2] == ["exited", 0]
+
+
 def test_frozen_runner_is_removed(daemon, sandbox):
     process, _, _ = daemon.root.exec(sandbox, "sleep", "60")
     os.kill(daemon.leader(sandbox), signal.SIGSTOP)

@@ -264,13 +264,3 @@ def test_broken_record_harms_nothing_else(daemon, change):
     assert count(daemon) == 1
     assert daemon.root.run(other, "true")[:2] == ["exited", 0]
     wait_for(lambda: not (STORAGE / "sandboxes" / id).exists(), "the sweep")
-
-
-def test_bus_goes_and_so_does_the_daemon(daemon):
-    """systemd starts it again; here only that it doesn't stay behind, deaf."""
-    _, path = daemon.root.create()
-    os.kill(daemon.daemon.pid, signal.SIGTERM)
-    assert daemon.daemon.wait(10) == 0
-    daemon.daemon = None
-    daemon.start()
-    assert daemon.root.get(path, SANDBOX, "State") == "running"

@@ -31,6 +31,7 @@ LIMIT = 20
 
 SUBVOL_CREATE = 0x5000940E
 
+# As a distribution's system bus, with the service's own policy.
 BUS_CONFIG = f"""<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
  "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
 <busconfig>
@@ -40,10 +41,22 @@ BUS_CONFIG = f"""<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Confi
   <limit name="max_replies_per_connection">1000</limit>
   <policy context="default">
     <allow user="*"/>
+    <deny own="*"/>
+    <deny send_type="method_call"/>
+    <allow send_type="signal"/>
+    <allow send_requested_reply="true" send_type="method_return"/>
+    <allow send_requested_reply="true" send_type="error"/>
+    <allow receive_type="method_call"/>
+    <allow receive_type="method_return"/>
+    <allow receive_type="error"/>
+    <allow receive_type="signal"/>
+    <allow send_destination="org.freedesktop.DBus"/>
+  </policy>
+  <policy user="root">
     <allow own="*"/>
     <allow send_destination="*"/>
-    <allow receive_sender="*"/>
   </policy>
+  <include>{HERE.parent.parent}/dbus/org.sandboxd1.conf</include>
 </busconfig>
 """
 
@@ -101,6 +114,7 @@ class World:
         self.log = directory / "log"
         self.extra_mounts = []
         self.clients = []
+        self.service = Path("/sys/fs/cgroup") / os.environ["SANDBOXD_TEST_CGROUP"] / "sandboxd.service"
         self.make_mounts()
         self.make_host()
         self.make_users()
@@ -197,11 +211,11 @@ class World:
     def clear(self):
         if self.daemon:
             self.kill()
+        self.root.stop_listening()
         for c in self.clients:
             c.close()
         self.clients = []
-        group = Path("/sys/fs/cgroup") / os.environ["SANDBOXD_TEST_CGROUP"]
-        for procs in group.glob("**/cgroup.procs"):
+        for procs in self.service.parent.glob("**/cgroup.procs"):
             for pid in procs.read_text().split():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(pid), signal.SIGKILL)
@@ -242,8 +256,11 @@ class World:
     # The daemon
 
     def spawn(self, **environment):
-        self.daemon = subprocess.Popen([BUILD / "src/sandboxd/sandboxd"], stderr=open(self.log, "ab"),
-                                       env=os.environ | environment)
+        """In a control group, as systemd would."""
+        self.service.mkdir(parents=True, exist_ok=True)
+        with open(self.log, "ab") as log:
+            self.daemon = subprocess.Popen(["sh", "-c", f'echo $$ >{self.service}/cgroup.procs; exec "$0"',
+                                            self.binary()], stderr=log, env=os.environ | environment)
 
     def is_serving(self):
         if self.daemon.poll() is not None:
@@ -254,27 +271,36 @@ class World:
         self.spawn(**environment)
         wait_for(self.is_serving, "the daemon's name")
 
-    def stop(self):
-        """As systemd would; sandboxes go on."""
-        self.daemon.terminate()
+    def reap(self):
+        """Waits for the daemon, then ends what is left in its group (KillMode=control-group). Returns its status."""
         status = self.daemon.wait(LIMIT)
         self.daemon = None
+        (self.service / "cgroup.kill").write_text("1")
+        wait_for(lambda: not (self.service / "cgroup.procs").read_text(), "the end of the daemon's processes")
+        return status
+
+    def stop(self):
+        """Sandboxes go on."""
+        self.daemon.terminate()
+        status = self.reap()
         wait_for(lambda: not self.root.bus.name_has_owner(client.NAME), "the end of the name")
         assert status == 0, f"the daemon ended with {status}:\n{self.log.read_text()}"
 
     def kill(self):
         self.daemon.kill()
-        self.daemon.wait()
-        self.daemon = None
+        self.reap()
         wait_for(lambda: not self.root.bus.name_has_owner(client.NAME), "the end of the name")
 
     def fails_to_start(self, **environment):
         """Returns what it says."""
+        self.log.write_bytes(b"")
         self.spawn(**environment)
-        status = self.daemon.wait(LIMIT)
-        self.daemon = None
+        status = self.reap()
         assert status not in (0, -signal.SIGSEGV, -signal.SIGABRT), self.log.read_text()
         return self.log.read_text()
+
+    def binary(self):
+        return BUILD / "src/sandboxd/sandboxd"
 
     # Others on the bus
 
@@ -326,7 +352,7 @@ class World:
 
     def traces(self):
         """What there is of any sandbox on this host."""
-        found = [str(p) for p in [*STORAGE.glob("sandboxes/*"), *STORAGE.glob("work/*"), *RUNTIME.glob("*")]]
+        found = [str(p) for p in [*STORAGE.glob("sandboxes/*"), *STORAGE.glob("work/*"), *filter(Path.is_dir, RUNTIME.glob("*"))]]
         for p in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 if b"sandbox-runner" in (p / "cmdline").read_bytes() and is_alive(p.name):

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
-/* Feeds arbitrary bytes as a peer would, in pieces, and decodes whatever frames come out. What decodes is encoded again
- * and must give the same bytes: the two halves can't drift apart. */
+/* Feeds arbitrary bytes as a peer would, in pieces, and decodes whatever frames come out. What decodes is encoded
+ * again and must give the same bytes: the two halves can't drift apart. */
 
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +32,8 @@ static const char **strings_to_list(struct agent_strings strings) {
 
 static int encode_exec(struct agent_buffer *b, uint32_t stream, const struct agent_exec *m) {
         const char **argv = strings_to_list(m->argv), **environment = strings_to_list(m->environment);
-        int r = agent_put_exec(b, stream, m->flags, m->timeout_usec, m->user.text, m->directory.text, argv, environment);
+        int r = agent_put_exec(b, stream, m->flags, m->timeout_usec, m->user.text, m->directory.text, argv,
+                               environment);
 
         free(argv);
         free(environment);
@@ -56,7 +57,8 @@ static int once_more(struct agent_buffer *b, const struct agent_header *h, const
         switch (h->type) {
         case AGENT_HELLO:
         case AGENT_HELLO_REPLY:
-                return agent_get_hello(payload, h->length, &m.hello) >= 0 && agent_put_hello(b, h->type, &m.hello) >= 0;
+                return agent_get_hello(payload, h->length, &m.hello) >= 0 &&
+                       agent_put_hello(b, h->type, &m.hello) >= 0;
         case AGENT_SETUP:
                 return agent_get_setup(payload, h->length, &m.setup) >= 0 && agent_put_setup(b, &m.setup) >= 0;
         case AGENT_RECEIPT:
@@ -79,7 +81,8 @@ static int once_more(struct agent_buffer *b, const struct agent_header *h, const
                 return agent_get_signal(payload, h->length, &m.signal) >= 0 &&
                        agent_put_signal(b, h->stream, m.signal.signal, m.signal.flags) >= 0;
         case AGENT_EXITED:
-                return agent_get_exited(payload, h->length, &m.exited) >= 0 && agent_put_exited(b, h->stream, &m.exited) >= 0;
+                return agent_get_exited(payload, h->length, &m.exited) >= 0 &&
+                       agent_put_exited(b, h->stream, &m.exited) >= 0;
         default:
                 return agent_put_frame(b, h->type, h->flags, h->stream, payload, h->length) >= 0;
         }

@@ -98,7 +98,7 @@ class Runner:
     def start(self, mode, disk, memory, devices=None, kernel=None, initrd=None, memory_mib=512, uid=1900000001, **fields):
         request = {
             'id': self.id, 'uid': uid, 'mode': mode, 'accelerator': 'tcg', 'vmm': '/usr/bin/qemu-system-x86_64',
-            'memory': memory_mib << 20, 'cpus': 1, 'volumes': 4, 'deadline_usec': 0, 'agent_timeout_usec': 60000000,
+            'memory': memory_mib << 20, 'cpus': 1, 'volumes': 4, 'deadline_usec': 0, 'agent_timeout_usec': 300000000,
             'hostname': 'box-' + self.id, 'machine_id': secrets.token_hex(16), 'boot_token': secrets.token_hex(16),
             'generation': 1, 'memory_max': 0, 'disk_size': 0, **fields}
         with contextlib.ExitStack() as stack:
@@ -114,7 +114,7 @@ class Runner:
                 fds['kernel'] = opened(kernel, os.O_RDONLY)
             if initrd:
                 fds['initrd'] = opened(initrd, os.O_RDONLY)
-            return self.control.request('start', fds, timeout=90, **request)
+            return self.control.request('start', fds, timeout=330, **request)
 
     def capture(self, devices):
         fd = os.open(devices, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)

@@ -63,6 +63,7 @@ class Agent:
     """The host's side of one connection."""
 
     def __init__(self, path, timeout=60):
+        self.path = path
         deadline = time.monotonic() + timeout
         while True:
             self.socket = socket.socket(socket.AF_UNIX)

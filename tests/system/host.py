@@ -42,6 +42,11 @@ def guest(sandbox, *argv, **kwargs):
     return text("exec", sandbox, "--", *argv, **kwargs)
 
 
+def burn(sandbox, seconds=2):
+    """Uses CPU time: systemd writes a record of what a scope has used only if that is over a second."""
+    ctl("exec", "--timeout", str(seconds), sandbox, "--", "sh", "-c", "while :; do :; done", check=False)
+
+
 def show(sandbox):
     """All properties of a sandbox."""
     shown = json.loads(text("show", sandbox, "--json=short"))

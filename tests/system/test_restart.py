@@ -7,7 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from host import (SLOW, STORAGE, TEMPLATE, assert_same_state, ctl, daemon_pid, guest, host_state, ids, kill_daemon, rounds, sandbox,
+from host import (SLOW, STORAGE, TEMPLATE, assert_same_state, burn, ctl, daemon_pid, guest, host_state, ids, kill_daemon, rounds, sandbox,
                   sh, show, text, unit_property, usage, wait_for)
 
 
@@ -106,6 +106,7 @@ def test_killed_during_removals():
 
 def test_usage_of_what_ended_meanwhile():
     name = text("create", TEMPLATE)
+    burn(name)
     burned = show(name)["CPUUsageNSec"]
     sh("systemctl", "stop", "sandboxd.service")
     sh("systemctl", "stop", f"sandbox-{name}.scope")

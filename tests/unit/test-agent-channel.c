@@ -125,16 +125,25 @@ static struct agent_header hear(const uint8_t **ret_payload) {
 }
 
 static void hear_opening(void) {
-        struct agent_setup setup_message = { .generation = 7, .hostname = { "box", 3 } };
+        static struct agent_setup setup_message;
         const uint8_t *payload;
         struct agent_header h;
         struct agent_hello hello;
 
+        setup_message = (struct agent_setup){ .generation = 7, .hostname = { "box", 3 } };
         assert_int_equal(agent_channel_open(t.channel, &setup_message), 0);
         h = hear(&payload);
         assert_int_equal(h.type, AGENT_HELLO);
         assert_int_equal(agent_get_hello(payload, h.length, &hello), 0);
         memcpy(t.nonce, hello.nonce, sizeof(t.nonce));
+}
+
+/* Comes only after the right answer to HELLO. */
+static void hear_setup(void) {
+        struct agent_setup setup_message;
+        const uint8_t *payload;
+        struct agent_header h;
+
         h = hear(&payload);
         assert_int_equal(h.type, AGENT_SETUP);
         assert_int_equal(agent_get_setup(payload, h.length, &setup_message), 0);
@@ -166,6 +175,7 @@ static void open_channel(void) {
         hear_opening();
         hello = hello_reply();
         SAY(agent_put_hello(&b, AGENT_HELLO_REPLY, &hello));
+        hear_setup();
         r = receipt();
         SAY(agent_put_receipt(&b, &r));
         assert_int_equal(t.n_open, 1);
@@ -212,6 +222,7 @@ static void refuse_receipt(void (*change)(struct agent_receipt *r)) {
         hear_opening();
         hello = hello_reply();
         SAY(agent_put_hello(&b, AGENT_HELLO_REPLY, &hello));
+        hear_setup();
         r = receipt();
         change(&r);
         SAY(agent_put_receipt(&b, &r));

@@ -31,7 +31,7 @@ static void feed(struct agent_reader *r, const void *data, size_t size) {
 static void feed_header(struct agent_reader *r, uint32_t length, uint16_t type, uint16_t flags, uint32_t stream) {
         uint8_t raw[AGENT_HEADER_SIZE] = {
                 (uint8_t) length, (uint8_t) (length >> 8), (uint8_t) (length >> 16), (uint8_t) (length >> 24),
-                (uint8_t) type, (uint8_t) (type >> 8), (uint8_t) flags, (uint8_t) (flags >> 8),
+                (uint8_t) type,   (uint8_t) (type >> 8),   (uint8_t) flags,          (uint8_t) (flags >> 8),
                 (uint8_t) stream, (uint8_t) (stream >> 8), (uint8_t) (stream >> 16), (uint8_t) (stream >> 24),
         };
 
@@ -50,11 +50,21 @@ static void test_layout(void **state _unused_) {
 }
 
 static void test_setup_receipt(void **state _unused_) {
-        struct agent_setup in = { .generation = UINT64_MAX - 1, .realtime_nsec = 1234567890123456789ULL, .disk_size = 1ULL << 40,
-                                  .memory_max = 5, .address = 0x0a000002, .gateway = 0x0a000001, .prefix = 30,
-                                  .hostname = { "box", 3 } }, out;
-        struct agent_receipt receipt = { .generation = 7, .steps = AGENT_STEPS_ALL, .clock_step_nsec = -5, .entropy_bytes = 64,
-                                         .message = { "", 0 } }, back;
+        struct agent_setup in = { .generation = UINT64_MAX - 1,
+                                  .realtime_nsec = 1234567890123456789ULL,
+                                  .disk_size = 1ULL << 40,
+                                  .memory_max = 5,
+                                  .address = 0x0a000002,
+                                  .gateway = 0x0a000001,
+                                  .prefix = 30,
+                                  .hostname = { "box", 3 } },
+                           out;
+        struct agent_receipt receipt = { .generation = 7,
+                                         .steps = AGENT_STEPS_ALL,
+                                         .clock_step_nsec = -5,
+                                         .entropy_bytes = 64,
+                                         .message = { "", 0 } },
+                             back;
         struct agent_reader r = {};
         struct agent_buffer b = {};
         struct agent_header h;
@@ -71,8 +81,10 @@ static void test_setup_receipt(void **state _unused_) {
         p = next(&r, &h);
         assert_int_equal(h.type, AGENT_SETUP);
         assert_int_equal(agent_get_setup(p, h.length, &out), 0);
-        assert_true(out.generation == in.generation && out.realtime_nsec == in.realtime_nsec && out.disk_size == in.disk_size);
-        assert_true(out.address == in.address && out.gateway == in.gateway && out.prefix == in.prefix && out.memory_max == 5);
+        assert_true(out.generation == in.generation && out.realtime_nsec == in.realtime_nsec &&
+                    out.disk_size == in.disk_size);
+        assert_true(out.address == in.address && out.gateway == in.gateway && out.prefix == in.prefix &&
+                    out.memory_max == 5);
         assert_memory_equal(out.seed, in.seed, sizeof(in.seed));
         assert_memory_equal(out.boot_token, in.boot_token, sizeof(in.boot_token));
         assert_string_equal(out.hostname.text, "box");
@@ -92,7 +104,8 @@ static void test_setup_receipt(void **state _unused_) {
 }
 
 static void test_exec(void **state _unused_) {
-        const char *const argv[] = { "sh", "-c", "", NULL }, *const environment[] = { "A=b", NULL }, *const none[] = { NULL };
+        const char *const argv[] = { "sh", "-c", "", NULL }, *const environment[] = { "A=b", NULL },
+                          *const none[] = { NULL };
         struct agent_buffer b = {};
         struct agent_exec m;
         struct agent_string s;
@@ -167,16 +180,16 @@ static void test_bad_headers(void **state _unused_) {
                 uint16_t type, flags;
                 uint32_t stream;
         } bad[] = {
-                { 0, 0, 0, 0 },                                  /* type 0 */
-                { 0, _AGENT_TYPE_MAX, 0, 0 },                    /* unknown type */
-                { AGENT_DATA_MAX + 1, AGENT_DATA, 0, 1 },        /* over the cap of DATA */
-                { AGENT_PAYLOAD_MAX + 1, AGENT_EXEC, 0, 1 },     /* over the cap of the rest */
+                { 0, 0, 0, 0 },                              /* type 0 */
+                { 0, _AGENT_TYPE_MAX, 0, 0 },                /* unknown type */
+                { AGENT_DATA_MAX + 1, AGENT_DATA, 0, 1 },    /* over the cap of DATA */
+                { AGENT_PAYLOAD_MAX + 1, AGENT_EXEC, 0, 1 }, /* over the cap of the rest */
                 { UINT32_MAX, AGENT_EXEC, 0, 1 },
-                { 1, AGENT_DATA, _AGENT_CHANNEL_MAX, 1 },        /* no such channel */
-                { 0, AGENT_DATA, 0, 1 },                         /* DATA without data */
-                { 1, AGENT_DATA, 0, 0 },                         /* DATA of the machine */
-                { 0, AGENT_THAW, 0, 3 },                         /* THAW of a command */
-                { 0, AGENT_FREEZE, 2, 0 },                       /* undefined flag */
+                { 1, AGENT_DATA, _AGENT_CHANNEL_MAX, 1 }, /* no such channel */
+                { 0, AGENT_DATA, 0, 1 },                  /* DATA without data */
+                { 1, AGENT_DATA, 0, 0 },                  /* DATA of the machine */
+                { 0, AGENT_THAW, 0, 3 },                  /* THAW of a command */
+                { 0, AGENT_FREEZE, 2, 0 },                /* undefined flag */
                 { 65, AGENT_PING, 0, 0 },
         };
 

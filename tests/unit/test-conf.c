@@ -95,7 +95,7 @@ static void test_refusals(void **state) {
         refused(c, "Sandboxd", "StorageSize", "big", "\"big\" is not a size (512M, 2G)");
         refused(c, "Sandboxd", "BootTimeoutSec", "soon", "\"soon\" is not a time span (90s, 10min, 1h)");
         refused(c, "Sandboxd", "BootTimeoutSec", "infinity", "infinity is out of range");
-        refused(c, "Sandboxd", "MaxSandboxes", "16385", "16385 is out of range");
+        refused(c, "Sandboxd", "MaxSandboxes", "16384", "16384 is out of range");
         /* 2³² − 2 − 16384 is the last from which all uids are ones. */
         refused(c, "Sandboxd", "UIDBase", "4294950911", "4294950911 is out of range");
         accepted(c, "UIDBase", "4294950910");

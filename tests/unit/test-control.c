@@ -49,7 +49,12 @@ static void test_message_with_fds(void **state) {
 
 static void test_bad_messages(void **state) {
         static const char *const bad[] = {
-                "nonsense", "[]", "{}", "{\"type\":7}", "{\"type\":\"a\",\"type\":\"b\"}", "{\"type\":\"a\",\"fds\":[\"x\"]}",
+                "nonsense",
+                "[]",
+                "{}",
+                "{\"type\":7}",
+                "{\"type\":\"a\",\"type\":\"b\"}",
+                "{\"type\":\"a\",\"fds\":[\"x\"]}",
         };
         struct control_message m = {};
         int pair[2];
@@ -71,16 +76,18 @@ static void test_unnamed_fds(void **state) {
         } ancillary = {};
         char text[] = "{\"type\":\"a\"}";
         struct iovec iov = { text, strlen(text) };
-        struct msghdr message = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &ancillary,
-                                  .msg_controllen = sizeof(ancillary) };
+        struct msghdr message = {
+                .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &ancillary, .msg_controllen = sizeof(ancillary)
+        };
         struct control_message m = {};
         int pair[2], pipes[2];
         char byte;
 
         make_pair(pair);
         assert_int_equal(pipe(pipes), 0);
-        ancillary.header =
-                (struct cmsghdr){ .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int)) };
+        ancillary.header = (struct cmsghdr){ .cmsg_level = SOL_SOCKET,
+                                             .cmsg_type = SCM_RIGHTS,
+                                             .cmsg_len = CMSG_LEN(sizeof(int)) };
         memcpy(CMSG_DATA(&ancillary.header), &pipes[1], sizeof(int));
         assert_true(sendmsg(pair[0], &message, 0) > 0);
         close(pipes[1]);

@@ -16,10 +16,12 @@ static struct manager *new_manager(void) {
 }
 
 static const char text[] =
-        "{\"format\":1,\"id\":\"0123456789ab\",\"slot\":5,\"owner\":1000,\"name\":\"web\",\"hostname\":\"web\",\"template\":\"base\","
+        "{\"format\":1,\"id\":\"0123456789ab\",\"slot\":5,\"owner\":1000,\"name\":\"web\",\"hostname\":\"web\","
+        "\"template\":\"base\","
         "\"version\":\"v\",\"snapshot\":\"s1\",\"created_usec\":7,\"deadline_boot_usec\":0,\"runtime_max_usec\":0,"
         "\"memory_max\":1048576,\"tasks_max\":64,\"disk_size\":4096,\"cpus\":0.5,\"environment\":[\"A=b\"],"
-        "\"metadata\":{\"k\":\"v\"},\"user\":\"u\",\"memory\":2097152,\"machine_cpus\":1,\"volumes\":4,\"generation\":2,"
+        "\"metadata\":{\"k\":\"v\"},\"user\":\"u\",\"memory\":2097152,\"machine_cpus\":1,\"volumes\":4,\"generation\":"
+        "2,"
         "\"machine_id\":\"00112233445566778899aabbccddeeff\",\"boot_token\":\"ffeeddccbbaa99887766554433221100\","
         "\"leader\":42,\"leader_start\":99,\"n_commands\":3,\"handed_out\":true}";
 
@@ -55,7 +57,7 @@ static void test_every_field_counts(void **state) {
         struct sandbox *s;
         const char *key;
 
-        json_object_foreach(whole, key, value) {
+        json_object_foreach (whole, key, value) {
                 json_t *record = json_deep_copy(whole);
 
                 if (streq(key, "format") || streq(key, "user"))

@@ -29,46 +29,51 @@ static void chosen(enum style style, const char *text, const char *suite, const 
         sources_done(&s);
 }
 
-#define CHOSEN(style, text, suite, host, ...) chosen(style, text, suite, host, (const char *const[]){ __VA_ARGS__, NULL })
+#define CHOSEN(style, text, suite, host, ...)                                                                         \
+        chosen(style, text, suite, host, (const char *const[]){ __VA_ARGS__, NULL })
 
 static void test_list(void **state) {
-        static const char text[] = "# deb http://a/ trixie main\n"
-                                   "deb-src http://a/debian trixie main\n"
-                                   "  deb [signed-by=/k.gpg arch=amd64]  http://a/debian\ttrixie   main  contrib # it\n"
-                                   "deb http://a/debian trixie-updates main\n"
-                                   "deb http://s/debian-security trixie-security main\n"
-                                   "deb http://a/debian trixie-backports main\n"
-                                   "deb http://a/debian sid main\n"
-                                   "debug http://a/debian trixie main\n"
-                                   "deb [broken http://a/debian trixie main\n"
-                                   "deb http://a/debian\n"
-                                   "deb\n";
+        static const char text[] =
+                "# deb http://a/ trixie main\n"
+                "deb-src http://a/debian trixie main\n"
+                "  deb [signed-by=/k.gpg arch=amd64]  http://a/debian\ttrixie   main  contrib # it\n"
+                "deb http://a/debian trixie-updates main\n"
+                "deb http://s/debian-security trixie-security main\n"
+                "deb http://a/debian trixie-backports main\n"
+                "deb http://a/debian sid main\n"
+                "debug http://a/debian trixie main\n"
+                "deb [broken http://a/debian trixie main\n"
+                "deb http://a/debian\n"
+                "deb\n";
 
-        CHOSEN(LIST, text, "trixie", "trixie", "deb [signed-by=/k.gpg arch=amd64] http://a/debian trixie main  contrib ",
+        CHOSEN(LIST, text, "trixie", "trixie",
+               "deb [signed-by=/k.gpg arch=amd64] http://a/debian trixie main  contrib ",
                "deb http://a/debian trixie-updates main", "deb http://s/debian-security trixie-security main");
 }
 
 static void test_deb822(void **state) {
-        static const char text[] = "# comment\n"
-                                   "Types: deb deb-src\n"
-                                   "URIs: http://a/debian http://b/debian\n"
-                                   "# another\n"
-                                   "suites: trixie trixie-updates\n"
-                                   "Components: main\n"
-                                   "Signed-By: /k.gpg\n"
-                                   "\n\n"
-                                   "Types: deb\nURIs: http://off/\nSuites: trixie\nComponents: main\nEnabled: no\n"
-                                   "\n"
-                                   "Types: deb-src\nURIs: http://src/\nSuites: trixie\nComponents: main\n"
-                                   "\n"
-                                   "Types: deb\nURIs: http://key/\nSuites: trixie\nComponents: main\nSigned-By:\n -----BEGIN\n .\n x\n"
-                                   "\n"
-                                   "Types: deb\nURIs: http://t/\nSuites: trixie\nComponents: main\nTrusted: yes";
+        static const char text[] =
+                "# comment\n"
+                "Types: deb deb-src\n"
+                "URIs: http://a/debian http://b/debian\n"
+                "# another\n"
+                "suites: trixie trixie-updates\n"
+                "Components: main\n"
+                "Signed-By: /k.gpg\n"
+                "\n\n"
+                "Types: deb\nURIs: http://off/\nSuites: trixie\nComponents: main\nEnabled: no\n"
+                "\n"
+                "Types: deb-src\nURIs: http://src/\nSuites: trixie\nComponents: main\n"
+                "\n"
+                "Types: deb\nURIs: http://key/\nSuites: trixie\nComponents: main\nSigned-By:\n -----BEGIN\n .\n x\n"
+                "\n"
+                "Types: deb\nURIs: http://t/\nSuites: trixie\nComponents: main\nTrusted: yes";
 
         CHOSEN(DEB822, text, "trixie", "trixie", "deb [signed-by=/k.gpg] http://a/debian trixie main",
                "deb [signed-by=/k.gpg] http://a/debian trixie-updates main",
                "deb [signed-by=/k.gpg] http://b/debian trixie main",
-               "deb [signed-by=/k.gpg] http://b/debian trixie-updates main", "deb [trusted=yes] http://t/ trixie main");
+               "deb [signed-by=/k.gpg] http://b/debian trixie-updates main",
+               "deb [trusted=yes] http://t/ trixie main");
 }
 
 static void test_other_release(void **state) {
@@ -85,7 +90,8 @@ static void test_other_release(void **state) {
 }
 
 static void test_local(void **state) {
-        CHOSEN(LIST, "deb [trusted=yes] copy:///srv/debs ./\n", "trixie", "trixie", "deb [trusted=yes] copy:///srv/debs ./");
+        CHOSEN(LIST, "deb [trusted=yes] copy:///srv/debs ./\n", "trixie", "trixie",
+               "deb [trusted=yes] copy:///srv/debs ./");
         CHOSEN(LIST, "deb [trusted=yes] file:/srv/debs ./\n", "trixie", NULL, "deb [trusted=yes] copy:/srv/debs ./");
         CHOSEN(LIST, "deb [trusted=yes] copy:///srv/debs ./\ndeb http://a/debian trixie main\n", "trixie", "trixie",
                "deb http://a/debian trixie main", "deb [trusted=yes] copy:///srv/debs ./");
@@ -97,7 +103,8 @@ static void test_nothing(void **state) {
         CHOSEN(DEB822, "", "trixie", NULL, "deb http://deb.debian.org/debian trixie main",
                "deb http://deb.debian.org/debian-security trixie-security main");
         /* A name that only begins alike is another release. */
-        CHOSEN(LIST, "deb http://a/debian trixie-pgdg main\n", "trixie", NULL, "deb http://deb.debian.org/debian trixie main",
+        CHOSEN(LIST, "deb http://a/debian trixie-pgdg main\n", "trixie", NULL,
+               "deb http://deb.debian.org/debian trixie main",
                "deb http://deb.debian.org/debian-security trixie-security main");
 }
 

@@ -54,20 +54,20 @@ static void test_defaults(void **state) {
 }
 
 static void test_everything(void **state) {
-        _cleanup_(template_freep) struct template *t = parse(
-                "# a comment\n"
-                "description: >\n  Several\n  words\n"
-                "suite: trixie\n"
-                "packages:\n- python3\n- libc6:amd64\n- \"g++\"\n"
-                "copy:\n- {from: a.sh, to: /usr/local/bin/a, mode: 0755}\n- from: data\n  to: /srv/data\n"
-                "run:\n- |\n  echo one\n  echo two\n- 'true'\n"
-                "timeout: 5min\n"
-                "start: exec server --port 80\n"
-                "ready:\n  command: curl -fs http://127.0.0.1/\n  interval: 200ms\n  timeout: 2min\n"
-                "environment:\n- LANG=C.UTF-8\n- EMPTY=\n"
-                "user: nobody\ndirectory: /srv\n"
-                "memory: 1G\ncpus: 2\ndisk: 20G\nvolumes: 0\n"
-                "egress:\n- pypi.org\n- {name: '*.example.com', ports: [443, \"80\"]}\n");
+        _cleanup_(template_freep) struct template *t =
+                parse("# a comment\n"
+                      "description: >\n  Several\n  words\n"
+                      "suite: trixie\n"
+                      "packages:\n- python3\n- libc6:amd64\n- \"g++\"\n"
+                      "copy:\n- {from: a.sh, to: /usr/local/bin/a, mode: 0755}\n- from: data\n  to: /srv/data\n"
+                      "run:\n- |\n  echo one\n  echo two\n- 'true'\n"
+                      "timeout: 5min\n"
+                      "start: exec server --port 80\n"
+                      "ready:\n  command: curl -fs http://127.0.0.1/\n  interval: 200ms\n  timeout: 2min\n"
+                      "environment:\n- LANG=C.UTF-8\n- EMPTY=\n"
+                      "user: nobody\ndirectory: /srv\n"
+                      "memory: 1G\ncpus: 2\ndisk: 20G\nvolumes: 0\n"
+                      "egress:\n- pypi.org\n- {name: '*.example.com', ports: [443, \"80\"]}\n");
         json_t *want;
 
         assert_string_equal(t->description, "Several words\n");
@@ -111,7 +111,8 @@ static void test_shape(void **state) {
         refused("- a\n", "line 1, column 1: the file must have keys and values");
         refused("text\n", "line 1, column 1: the file must have keys and values");
         refused("packages: []\ncolour: red\n", "line 2, column 1: key \"colour\" is unknown");
-        refused("packages: [colour]\ncopy:\n- from: a\n  to: /b\n  colour: red\n", "line 5, column 3: key \"colour\" is unknown");
+        refused("packages: [colour]\ncopy:\n- from: a\n  to: /b\n  colour: red\n",
+                "line 5, column 3: key \"colour\" is unknown");
         refused("packages: []\nready: {command: a, retries: 3}\n", "line 2, column 21: key \"retries\" is unknown");
         refused("packages: []\ncpus: 1\npackages: [a]\n", "line 3, column 1: key \"packages\" is there twice");
         refused("packages: []\ncopy:\n- {from: a, to: /b}\n- {from: a, to: /b, from: c}\n",
@@ -127,39 +128,48 @@ static void test_shape(void **state) {
         refused("packages: []\n---\ncpus: 1\n", "line 2, column 1: a second document isn't supported");
         refused("packages: [\"a\\0b\"]\n", "line 1, column 12: a NUL character isn't allowed");
         refused("packages: []\negress: [{a: b, a: c}]\n", "line 2, column 17: key \"a\" is there twice");
-        refused("packages: []\negress: [[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]\n", "line 2, column 26: nested too deeply");
+        refused("packages: []\negress: [[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]\n",
+                "line 2, column 26: nested too deeply");
         refused("packages: [\n", "line 2, column 1: did not find expected node content");
         refused("packages: []\n\tcpus: 1\n", "line 2, column 1: found character that cannot start any token");
 }
 
 static void test_values(void **state) {
         refused("cpus: 1\n", "line 1, column 1: packages or rootfs must be there: where does the root come from?");
-        refused("packages: []\nrootfs: a.tar\n", "line 2, column 9: rootfs: can't go with packages: the root comes from one of them");
+        refused("packages: []\nrootfs: a.tar\n",
+                "line 2, column 9: rootfs: can't go with packages: the root comes from one of them");
         refused("rootfs:\n", "line 1, column 8: rootfs: must not be empty");
         refused("rootfs: a\nsuite: sid\n", "line 2, column 8: suite: can't go with rootfs");
         refused("packages:\n- a\n- -o\n", "line 3, column 3: packages[1]: \"-o\" is not the name of a package");
         refused("packages: ['a b']\n", "line 1, column 12: packages[0]: \"a b\" is not the name of a package");
         refused("packages: ['']\n", "line 1, column 12: packages[0]: must not be empty");
-        refused("packages: []\nsuite: ../x\n", "line 2, column 8: suite: \"../x\" is not the name of a Debian release");
+        refused("packages: []\nsuite: ../x\n",
+                "line 2, column 8: suite: \"../x\" is not the name of a Debian release");
         refused("packages: []\ncopy:\n- to: /b\n", "line 3, column 3: copy[0]: from is missing");
         refused("packages: []\ncopy:\n- from: a\n", "line 3, column 3: copy[0]: to is missing");
-        refused("packages: []\ncopy:\n- {from: a, to: b}\n", "line 3, column 17: copy[0].to: \"b\" is not an absolute path of what to make");
+        refused("packages: []\ncopy:\n- {from: a, to: b}\n",
+                "line 3, column 17: copy[0].to: \"b\" is not an absolute path of what to make");
         refused("packages: []\ncopy:\n- {from: a, to: /b/../../c}\n",
                 "line 3, column 17: copy[0].to: \"/b/../../c\" is not an absolute path of what to make");
-        refused("packages: []\ncopy:\n- {from: a, to: /}\n", "line 3, column 17: copy[0].to: \"/\" is not an absolute path of what to make");
-        refused("packages: []\ncopy:\n- {from: a, to: /b, mode: 0999}\n", "line 3, column 27: copy[0].mode: \"0999\" is not an octal mode (0755)");
+        refused("packages: []\ncopy:\n- {from: a, to: /}\n",
+                "line 3, column 17: copy[0].to: \"/\" is not an absolute path of what to make");
+        refused("packages: []\ncopy:\n- {from: a, to: /b, mode: 0999}\n",
+                "line 3, column 27: copy[0].mode: \"0999\" is not an octal mode (0755)");
         refused("packages: []\nrun: ['']\n", "line 2, column 7: run[0]: must not be empty");
-        refused("packages: []\ntimeout: x\n", "line 2, column 10: timeout: \"x\" is not a time span (500ms, 30s, 10min)");
+        refused("packages: []\ntimeout: x\n",
+                "line 2, column 10: timeout: \"x\" is not a time span (500ms, 30s, 10min)");
         refused("packages: []\ntimeout: 0\n", "line 2, column 10: timeout: 0 is out of range");
         refused("packages: []\nready: {interval: 1s}\n", "line 2, column 8: ready: command is missing");
         refused("packages: []\nenvironment: [A]\n", "line 2, column 15: environment[0]: \"A\" is not NAME=value");
-        refused("packages: []\nenvironment: ['1=a']\n", "line 2, column 15: environment[0]: \"1=a\" is not NAME=value");
+        refused("packages: []\nenvironment: ['1=a']\n",
+                "line 2, column 15: environment[0]: \"1=a\" is not NAME=value");
         refused("packages: []\nuser: a/b\n", "line 2, column 7: user: \"a/b\" is not the name or number of a user");
         refused("packages: []\ndirectory: srv\n", "line 2, column 12: directory: \"srv\" is not an absolute path");
         refused("packages: []\negress: {a: b}\n", "line 2, column 9: egress: must be a text or a list");
         refused("packages: []\nmemory: lots\n", "line 2, column 9: memory: \"lots\" is not a size (512M, 2G)");
         refused("packages: []\nmemory: 1M\n", "line 2, column 9: memory: 1M is out of range, or not whole MiB");
-        refused("packages: []\nmemory: 134217729\n", "line 2, column 9: memory: 134217729 is out of range, or not whole MiB");
+        refused("packages: []\nmemory: 134217729\n",
+                "line 2, column 9: memory: 134217729 is out of range, or not whole MiB");
         refused("packages: []\ncpus: 0\n", "line 2, column 7: cpus: \"0\" is not a number from 1 to 64");
         refused("packages: []\nvolumes: 21\n", "line 2, column 10: volumes: \"21\" is not a number from 0 to 20");
 }

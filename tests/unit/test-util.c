@@ -16,7 +16,8 @@ static void test_parse_size(void **state) {
                 const char *text;
                 uint64_t value;
         } good[] = {
-                { "0", 0 }, { "4096", 4096 }, { "1K", 1024 }, { "512M", 512ULL << 20 }, { "2G", 2ULL << 30 }, { "3GiB", 3ULL << 30 }, { "1TB", 1ULL << 40 },
+                { "0", 0 },           { "4096", 4096 },       { "1K", 1024 },        { "512M", 512ULL << 20 },
+                { "2G", 2ULL << 30 }, { "3GiB", 3ULL << 30 }, { "1TB", 1ULL << 40 },
         };
         static const char *const bad[] = { "", "M", "-1", "1.5G", "1Q", "1MM", " 1", "1 ", "99999999999999999999" };
         uint64_t v;
@@ -35,8 +36,8 @@ static void test_parse_usec(void **state) {
                 const char *text;
                 uint64_t value;
         } good[] = {
-                { "90", 90 * USEC_PER_SEC },   { "500ms", 500 * USEC_PER_MSEC },    { "1h30min", 5400 * USEC_PER_SEC },
-                { "1d", 86400 * USEC_PER_SEC }, { "infinity", USEC_INFINITY }, { "7us", 7 },
+                { "90", 90 * USEC_PER_SEC },    { "500ms", 500 * USEC_PER_MSEC }, { "1h30min", 5400 * USEC_PER_SEC },
+                { "1d", 86400 * USEC_PER_SEC }, { "infinity", USEC_INFINITY },    { "7us", 7 },
         };
         static const char *const bad[] = { "", "s", "1x", "1h30", "-5", "1 h", "99999999999999d" };
         uint64_t v;
