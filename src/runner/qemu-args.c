@@ -115,11 +115,11 @@ static int add_disk(const struct qemu_machine *m, char ***l) {
 
         r = addf(l, "-add-fd", "fd=%d,set=%d", m->disk_fd, m->disk_fd);
         if (r >= 0)
-                r = addf(
-                        l, "-blockdev",
-                        "driver=file,node-name=" QEMU_DISK_NODE ",filename=/dev/fdset/%d,auto-read-only=off,locking=off,aio=threads,"
-                        "cache.direct=off,cache.no-flush=off,discard=unmap,detect-zeroes=unmap",
-                        m->disk_fd);
+                r = addf(l, "-blockdev",
+                         "driver=file,node-name=" QEMU_DISK_NODE
+                         ",filename=/dev/fdset/%d,auto-read-only=off,locking=off,aio=threads,"
+                         "cache.direct=off,cache.no-flush=off,discard=unmap,detect-zeroes=unmap",
+                         m->disk_fd);
         if (r >= 0)
                 r = addf(l, "-device",
                          "virtio-blk-device,drive=disk,serial=" MACHINE_DISK_SERIAL ",bus=" BUS "," BLOCK_DEVICE,

@@ -253,6 +253,7 @@ static json_t *start_request(struct sandbox *s) {
         const struct conf *c = s->manager->conf;
         /* Where less is given than the machine has, the rest is the guest kernel's own. */
         uint64_t memory_max = s->memory_max < s->memory ? s->memory_max : 0;
+        uint64_t disk_size = s->disk_size > s->disk ? s->disk_size : 0;
 
         return json_pack("{s:s,s:s,s:I,s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:s,s:s,s:s,s:I,s:I,s:I}", "type", "start",
                          "id", s->id, "uid", (json_int_t) (c->uid_base + s->slot), "mode", "restore", "accelerator",
@@ -261,7 +262,7 @@ static json_t *start_request(struct sandbox *s) {
                          (json_int_t) s->deadline_boot_usec, "agent_timeout_usec", (json_int_t) c->agent_timeout_usec,
                          "hostname", s->hostname, "machine_id", s->machine_id, "boot_token", s->boot_token,
                          "generation", (json_int_t) s->generation, "memory_max", (json_int_t) memory_max, "disk_size",
-                         (json_int_t) s->disk_size);
+                         (json_int_t) disk_size);
 }
 
 static int attach_link(struct sandbox *s) {

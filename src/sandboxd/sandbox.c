@@ -189,6 +189,7 @@ static int copy_template(struct sandbox *s, const struct manifest *f, char *cons
         s->snapshot = strdup(f->id);
         s->environment = strv_copy(f->environment);
         s->memory = f->memory;
+        s->disk = f->disk_size;
         s->machine_cpus = f->cpus;
         s->volumes = f->volumes;
         s->generation = f->generation + 1;

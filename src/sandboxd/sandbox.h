@@ -64,7 +64,7 @@ struct sandbox {
         char **environment;     /* the template's, then the caller's */
         char *user, *directory; /* the template's defaults for commands */
         json_t *metadata;
-        uint64_t memory; /* the machine as it was baked */
+        uint64_t memory, disk; /* the machine as it was baked */
         unsigned machine_cpus, volumes;
         uint64_t generation;
         char machine_id[33], boot_token[33];

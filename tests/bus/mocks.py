@@ -4,8 +4,8 @@
 asked is read, over the interface org.sandboxd1.Test of either (JSON in strings).
 
 polkit  answer: "yes", "no", "challenge", "slow" (keeps the question until Release), or {action: answer}; asked: list
-systemd start, stop: "done", "refuse", "hang", "elsewhere" (done, and not where it should be) or a job's result; history: the units
-        that were asked for; units: those that are there; calls: list of [method, argument].
+systemd start, stop: "done", "refuse", "hang", "elsewhere" (done, and not where it should be) or a job's result;
+        history: the units that were asked for; units: those that are there; calls: list of [method, argument].
         A scope is a real control group, so that its processes are where the daemon looks for them."""
 
 import json

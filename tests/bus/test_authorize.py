@@ -3,7 +3,7 @@
 
 import dbus
 import pytest
-from client import Failure, JOB, MANAGER, OBJECTS, PROCESS, PROPERTIES, ROOT, SANDBOX, TEMPLATE, u64
+from client import Failure, JOB, MANAGER, PROCESS, PROPERTIES, ROOT, SANDBOX, TEMPLATE, u64
 from contract import contract, methods
 from world import STORAGE
 

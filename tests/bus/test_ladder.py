@@ -134,7 +134,7 @@ def test_scope(daemon):
         "Slice": "sandbox-u0.slice", "AddRef": True, "CollectMode": "inactive-or-failed", "CPUAccounting": True,
         "MemoryAccounting": True, "TasksAccounting": True, "TimeoutStopUSec": 2_000_000, "MemoryMax": (64 + 192) * MIB,
         "MemorySwapMax": 0, "TasksMax": 99, "DevicePolicy": "closed", "CPUQuotaPerSecUSec": 1_500_000,
-        "RuntimeMaxUSec": 7_000_000, "DeviceAllow": [["/dev/net/tun", "rw"]]}
+        "RuntimeMaxUSec": 7_000_000, "After": ["sandboxd-storage.service"], "DeviceAllow": [["/dev/net/tun", "rw"]]}
     assert daemon.systemd_state()["calls"][:2] == [["Subscribe", ""], ["StartTransientUnit", f"sandbox-{id}.scope"]]
 
 

@@ -131,8 +131,8 @@ def test_kernel_without_modules(world):
     assert "6.1.0-test" in said and "modules" in said
 
 
-@pytest.mark.parametrize("line, text", [("Colour=red", "Colour= is unknown"), ("UIDBase=7", "out of range"), ("nonsense", "Neither"),
-                                        ("TasksMax=many", "not a number")])
+@pytest.mark.parametrize("line, text", [("Colour=red", "Colour= is unknown"), ("UIDBase=7", "out of range"),
+                                        ("nonsense", "Neither"), ("TasksMax=many", "not a number")])
 def test_bad_configuration(world, line, text):
     with open("/etc/sandboxd/sandboxd.conf", "a") as f:
         f.write(line + "\n")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The daemon is killed, sandboxes go on, and the next one takes over; what is half done is finished or undone, and no usage is lost or
-counted twice."""
+"""The daemon is killed, sandboxes go on, and the next one takes over; what is half done is finished or undone, and no usage is
+lost or counted twice."""
 
 import json
 import os

@@ -184,7 +184,8 @@ class World:
         (PLACE / "bus.conf").write_text(BUS_CONFIG)
         self.address = f"unix:path={BUS}"
         os.environ["DBUS_SYSTEM_BUS_ADDRESS"] = self.address
-        self.broker = subprocess.Popen(["dbus-daemon", "--nofork", "--nopidfile", "--nosyslog", f"--config-file={PLACE}/bus.conf"])
+        command = ["dbus-daemon", "--nofork", "--nopidfile", "--nosyslog", f"--config-file={PLACE}/bus.conf"]
+        self.broker = subprocess.Popen(command)
         wait_for(BUS.exists, "the bus")
         self.mocks = subprocess.Popen(["/usr/bin/python3", HERE / "mocks.py"], stdout=subprocess.PIPE)
         assert self.mocks.stdout.readline() == b"ready\n"
