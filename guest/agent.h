@@ -74,7 +74,8 @@ bool port_is_waiting(void); /* frames are ready to leave */
 void port_seal(bool seal);  /* what is queued from now on stays until unsealed */
 void port_clear(bool connection_lost);
 void port_setup(int outer_loop);
-bool port_read(void); /* true: there may be more */
+bool port_read(void);     /* true: there may be more */
+uint64_t port_tick(void); /* as commands_tick() */
 void port_flush(void);
 void port_fail(uint32_t stream, int error, const char *format, ...) _printf_(3, 4);
 

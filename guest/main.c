@@ -105,9 +105,13 @@ static void setup_loops(void) {
 
 /* How long the loop may sleep, in milliseconds; -1: until something happens. */
 static int next_timeout(bool more_to_read, bool chores) {
-        uint64_t next = suspended ? USEC_INFINITY : commands_tick(), now = now_usec();
-        int timeout = next == USEC_INFINITY ? -1 : next <= now ? 0 : (int) MIN((next - now) / 1000 + 1, 60000U);
+        /* Suspended there is no time: nothing ends, and no connection is lost, while the machine may be captured. */
+        uint64_t next = suspended ? USEC_INFINITY : commands_tick(), port = suspended ? USEC_INFINITY : port_tick();
+        uint64_t now = now_usec();
+        int timeout;
 
+        next = MIN(next, port);
+        timeout = next == USEC_INFINITY ? -1 : next <= now ? 0 : (int) MIN((next - now) / 1000 + 1, 60000U);
         if (more_to_read)
                 return 0;
         /* The port wakes us when it takes more; the timer is for the case that it forgets. */

@@ -11,16 +11,18 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <time.h>
 
 #include "agent.h"
 
 #define PORT_WAIT_USEC (10 * USEC_PER_SEC)
-#define WRITE_MAX (32U * 1024U)     /* the kernel takes no more at once */
-#define CONGESTED (256U * 1024U)    /* with more queued than this, pipes aren't read */
-#define ANSWERS_MAX (1024U * 1024U) /* with more answers queued than this, the host isn't read */
-#define READS_AT_ONCE 8             /* then other work has its turn */
+#define WRITE_MAX (32U * 1024U)      /* the kernel takes no more at once */
+#define CONGESTED (256U * 1024U)     /* with more queued than this, pipes aren't read */
+#define ANSWERS_MAX (1024U * 1024U)  /* with more answers queued than this, the host isn't read */
+#define READS_AT_ONCE 8              /* then other work has its turn */
+#define LOST_AFTER_USEC USEC_PER_SEC /* closed for so long, a port has lost its connection */
 #define UNSEALED SIZE_MAX
 
 struct queue {
@@ -36,7 +38,16 @@ static struct queue queues[] = {
 static struct queue *begun; /* of which a part of a frame has left */
 static size_t begun_left;
 static struct agent_reader reader;
-static bool readable, broken;
+static bool readable;
+static bool deaf; /* what comes is ignored, until a connection begins */
+
+/* The driver's word for "the host's side is closed", which isn't to be taken at once: its messages of closed and
+ * opened come by another queue than the data and are handled later. In a machine that was just restored HELLO can be
+ * here first, before the closing of the captured machine's connection. So data waits while the driver calls the port
+ * closed, and only a port that stays so has lost its connection. */
+static bool away;
+static uint64_t away_since;
+static bool begun_is_cut; /* the rest of what has begun to leave belongs to a connection that is gone */
 
 static void port_ready(struct source *s, uint32_t events);
 static struct source port = { .fd = -1, .loop = -1, .ready = port_ready };
@@ -73,14 +84,15 @@ void port_clear(bool connection_lost) {
                 struct queue *q = &queues[i];
 
                 q->limit = UNSEALED;
-                if (q == begun && !connection_lost)
+                if (q == begun && !connection_lost && !begun_is_cut)
                         q->buffer.size = q->sent + begun_left;
                 else
                         q->buffer.size = q->sent = 0;
                 q->buffer.error = 0;
         }
-        if (connection_lost)
+        if (connection_lost || begun_is_cut)
                 begun = NULL;
+        begun_is_cut = false;
 }
 
 static void queue_advance(struct queue *q, size_t n) {
@@ -125,20 +137,17 @@ void port_flush(void) {
                         port_fail(0, r, "the agent couldn't queue a frame");
                 }
 
-        for (;;) {
-                if (!begun)
-                        begun = queue_next();
-                if (!begun)
+        while (!begun_is_cut) {
+                struct queue *q = begun ? begun : queue_next();
+                if (!q)
                         return;
 
-                ssize_t n = write(port.fd, begun->buffer.data + begun->sent, MIN(begun_left, WRITE_MAX));
+                ssize_t n = write(port.fd, q->buffer.data + q->sent, MIN(begun_left, WRITE_MAX));
                 if (n <= 0)
                         return; /* full, or nobody there: the port wakes us */
 
-                struct queue *q = begun;
                 begun_left -= (size_t) n;
-                if (begun_left == 0)
-                        begun = NULL;
+                begun = begun_left > 0 ? q : NULL;
                 queue_advance(q, (size_t) n);
         }
 }
@@ -157,31 +166,27 @@ void port_fail(uint32_t stream, int error, const char *format, ...) {
         port_clear(false);
         (void) agent_put_status(port_queue(NOW), AGENT_ERROR, stream, (uint32_t) (error < 0 ? -error : error),
                                 message);
-        broken = true;
+        deaf = true;
 }
 
-/* After a fault the bytes that still come are meaningless, up to a HELLO at the start of a read: what a new connection
- * sends first is in a buffer of its own. */
-static bool is_resync(const struct agent_header *h) {
-        return h->type == AGENT_HELLO;
-}
-
+/* After a fault, or a loss, the bytes that still come are meaningless, up to what a connection begins with: a HELLO,
+ * or the THAW that follows a capture. It comes at the start of a read, for it is in a buffer of its own. */
 static void take_frames(void) {
         struct agent_header h;
         const uint8_t *payload;
         int r;
 
         while ((r = agent_reader_next(&reader, &h, &payload)) > 0) {
-                if (broken && !is_resync(&h))
+                if (deaf && h.type != AGENT_HELLO && h.type != AGENT_THAW)
                         break;
-                broken = false;
+                deaf = false;
                 session_frame(&h, payload);
-                if (broken)
+                if (deaf)
                         break;
         }
-        if (r < 0 && !broken)
+        if (r < 0 && !deaf)
                 port_fail(0, r, "a frame breaks the rules");
-        if (broken)
+        if (deaf)
                 agent_reader_reset(&reader);
 }
 
@@ -189,12 +194,34 @@ static void connection_lost(void) {
         session_lost();
         port_clear(true);
         agent_reader_reset(&reader);
-        broken = false;
+        deaf = true;
+}
+
+/* Returns when to be called again, USEC_INFINITY: not before something happens. */
+uint64_t port_tick(void) {
+        if (!away || away_since == USEC_INFINITY)
+                return USEC_INFINITY;
+        if (now_usec() < away_since + LOST_AFTER_USEC)
+                return away_since + LOST_AFTER_USEC;
+        away_since = USEC_INFINITY; /* said once */
+        connection_lost();
+        return USEC_INFINITY;
+}
+
+static bool is_away(void) {
+        struct pollfd p = { .fd = port.fd, .events = POLLIN | POLLOUT };
+        bool closed = poll(&p, 1, 0) > 0 && (p.revents & POLLHUP);
+
+        if (closed && !away) {
+                away_since = now_usec();
+                begun_is_cut = begun != NULL;
+        }
+        away = closed;
+        return closed;
 }
 
 /* In a busy machine the host may be gone and back before we look, and only the frame that never got its end tells.
- * What a new connection sends first comes in a read of its own, and begins with HELLO. (Somebody who has a command's
- * input could forge one, and would take the machine from himself.) */
+ * (Somebody who has a command's input could forge this, and would take the machine from himself.) */
 static bool is_new_connection(const uint8_t *chunk, size_t size) {
         static const uint8_t hello[AGENT_HEADER_SIZE] = { 8 + AGENT_NONCE_SIZE, [4] = AGENT_HELLO };
 
@@ -205,33 +232,34 @@ bool port_read(void) {
         static uint8_t chunk[WRITE_MAX];
 
         for (int i = 0; readable && i < READS_AT_ONCE; i++) {
-                ssize_t n = read(port.fd, chunk, sizeof(chunk));
-                if (n > 0) {
-                        if (is_new_connection(chunk, (size_t) n))
-                                connection_lost();
+                if (is_away())
+                        return false;
 
-                        void *room = agent_reader_room(&reader, (size_t) n);
-                        if (!room) {
-                                port_fail(0, ENOMEM, "no memory for a frame");
-                                return readable;
-                        }
-                        memcpy(room, chunk, (size_t) n);
-                        agent_reader_added(&reader, (size_t) n);
-                        take_frames();
-                } else {
-                        if (n == 0)
-                                connection_lost(); /* the host closed its side */
+                ssize_t n = read(port.fd, chunk, sizeof(chunk));
+                if (n <= 0) {
                         readable = false;
+                        break;
                 }
+                if (is_new_connection(chunk, (size_t) n))
+                        connection_lost();
+
+                void *room = agent_reader_room(&reader, (size_t) n);
+                if (!room) {
+                        port_fail(0, ENOMEM, "no memory for a frame");
+                        break;
+                }
+                memcpy(room, chunk, (size_t) n);
+                agent_reader_added(&reader, (size_t) n);
+                take_frames();
                 if (queue_stored(&queues[NOW]) >= ANSWERS_MAX)
                         return false;
         }
         return readable;
 }
 
-static void port_ready(struct source *s _unused_, uint32_t events) {
-        if (events & (EPOLLIN | EPOLLHUP | EPOLLERR))
-                readable = true;
+/* Whatever it is, reading finds out: data, or that the host came or went. */
+static void port_ready(struct source *s _unused_, uint32_t events _unused_) {
+        readable = true;
 }
 
 static int find_port(char *ret_path, size_t size) {

@@ -6,6 +6,7 @@
 
 #include <ctype.h>
 #include <stdio.h>
+#include <sys/statvfs.h>
 
 #include "authorize.h"
 #include "job.h"
@@ -17,6 +18,8 @@
 /* Below this a guest can't run anything. */
 #define MEMORY_MIN (16U * 1024U * 1024U)
 #define CPUS_MIN 0.01
+/* With less free space on the host than this nothing new is begun. */
+#define SPACE_MIN (256ULL << 20)
 /* The VMM's own threads. */
 #define TASKS_MIN 16U
 #define TTL_MAX_USEC ((uint64_t) INT64_MAX / 4)
@@ -112,6 +115,20 @@ static int check_limits(struct manager *m, uid_t owner, sd_bus_error *error) {
         return 0;
 }
 
+/* Also of the file system that a loop image lies on: it is sparse, and a host that runs full takes all sandboxes down.
+ */
+static int check_space(sd_bus_error *error) {
+        static const char *const paths[] = { STORAGE_PATH, "/var/lib" };
+        struct statvfs fs;
+
+        for (size_t i = 0; i < ELEMENTSOF(paths); i++)
+                if (statvfs(paths[i], &fs) >= 0 && (uint64_t) fs.f_bavail * fs.f_frsize < SPACE_MIN)
+                        return sd_bus_error_setf(error, BUS_ERROR_LIMIT_EXCEEDED,
+                                                 "Less than %llu MiB are free below %s: no sandbox is created",
+                                                 SPACE_MIN >> 20, paths[i]);
+        return 0;
+}
+
 static int read_spec(struct manager *m, sd_bus_message *message, struct sandbox_spec *spec, sd_bus_error *error) {
         const struct option options[] = {
                 { "Name", OPTION_STRING, &spec->name, NULL },
@@ -159,6 +176,8 @@ static int create_allowed(struct call *c, sd_bus_error *error) {
                 r = check_sizes(&spec, t->manifest, c->manager->conf->tasks_max, error);
         if (r >= 0)
                 r = check_limits(c->manager, c->uid, error);
+        if (r >= 0)
+                r = check_space(error);
         return r < 0 ? r : sandbox_create(c->manager, t, &spec, c->message, error);
 }
 

@@ -185,17 +185,23 @@ static int op_end(json_t *request, struct result *result) {
         const char *id = NULL;
         json_t *usage = NULL;
         char path[256];
-        int r;
+        int r, storage;
 
         if (json_unpack(request, "{s:s,s:o}", "id", &id, "usage", &usage) < 0)
                 return fail(result, -EINVAL, "read", "the request");
-        if (!json_is_null(usage)) {
-                r = append_usage(result, usage);
-                if (r < 0)
-                        return r;
-        }
         snprintf(path, sizeof(path), STORAGE_PATH "/sandboxes/%s", id);
-        r = remove_subvolume(result, path);
+        r = json_is_null(usage) ? 0 : append_usage(result, usage);
+        if (r == -ENOSPC || r == -EDQUOT) {
+                /* Perhaps this very sandbox has filled the disk. Its record stays until the ledger has it. */
+                r = remove_subvolume(result, path);
+                storage = open(STORAGE_PATH, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+                (void) syncfs(storage);
+                close_fd(storage);
+                if (r >= 0)
+                        r = append_usage(result, usage);
+        }
+        if (r >= 0)
+                r = remove_subvolume(result, path);
         if (r < 0)
                 return r;
         snprintf(path, sizeof(path), STORAGE_PATH "/sandboxes/%s.json", id);

@@ -22,8 +22,8 @@
 #define BUS_ERROR_NAME_EXISTS "org.sandboxd1.Error.NameExists"
 #define BUS_ERROR_WRONG_STATE "org.sandboxd1.Error.WrongState"
 #define BUS_ERROR_TEMPLATE_MISMATCH "org.sandboxd1.Error.TemplateMismatch"
-#define BUS_ERROR_NOT_EXECUTABLE "org.sandboxd1.Error.NotExecutable" /* message starts with "not found: " for ENOENT  \
-                                                                      */
+/* The message starts with "not found: " for ENOENT. */
+#define BUS_ERROR_NOT_EXECUTABLE "org.sandboxd1.Error.NotExecutable"
 #define BUS_ERROR_LIMIT_EXCEEDED "org.sandboxd1.Error.LimitExceeded"
 #define BUS_ERROR_START_FAILED "org.sandboxd1.Error.StartFailed"
 #define BUS_ERROR_UNAVAILABLE "org.sandboxd1.Error.Unavailable"

@@ -48,10 +48,14 @@ def test_what_the_runner_is_told(daemon):
     uid = daemon.root.get(path, SANDBOX, "UID")
     expected = {"type": "start", "id": id, "uid": uid, "mode": "restore", "accelerator": "tcg", "vmm": "/run/test/qemu",
                 "memory": 256 * MIB, "cpus": 2, "volumes": 4, "deadline_usec": 0, "generation": 8, "memory_max": 0,
-                "disk_size": 8 * MIB, "hostname": f"sandbox-{id}", "fds": ["disk", "memory", "devices"]}
+                "disk_size": 0, "hostname": f"sandbox-{id}", "fds": ["disk", "memory", "devices"]}
     assert {k: start[k] for k in expected} == expected
     assert len(start["machine_id"]) == len(start["boot_token"]) == 32 and start["machine_id"] != start["boot_token"]
     assert daemon.root.get(path, SANDBOX, "DeadlineUSec") == 0
+    # 0 is "as it is": only what differs from the machine as it was baked is the guest's business.
+    id, _ = daemon.root.create(DiskSize=u64(16 * MIB), MemoryMax=u64(64 * MIB), Hostname="h")
+    start, = daemon.requests(id)
+    assert (start["disk_size"], start["memory_max"], start["hostname"]) == (16 * MIB, 64 * MIB, "h")
 
 
 def test_defaults_come_from_the_configuration(world):

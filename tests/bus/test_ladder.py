@@ -2,6 +2,7 @@
 """Each rung of a creation, and what is left when one fails: nothing."""
 
 import os
+import time
 
 import dbus
 import pytest
@@ -236,6 +237,8 @@ def test_descriptors_are_given_back(daemon):
     def count():
         return len(os.listdir(f"/proc/{daemon.daemon.pid}/fd"))
     works(daemon)
+    # The reply is sent a moment before the last is closed.
+    time.sleep(0.2)
     before = count()
     for _ in range(5):
         _, path = daemon.root.create()
@@ -249,5 +252,5 @@ def test_descriptors_are_given_back(daemon):
     failure_of = daemon.root.start_create()
     with pytest.raises(Failure):
         failure_of.result()
-    assert count() == before
+    wait_for(lambda: count() == before, "the closing of descriptors")
     assert [p for p in RUNTIME.iterdir() if p.is_dir()] == []

@@ -80,7 +80,8 @@ def test_sandboxs_environment_comes_before_the_commands(daemon):
     assert out == b"C.UTF-8 sandbox command\n"
 
 
-@pytest.mark.parametrize("command, start", [("/nothing", "not found: "), ("nothing", "not found: "), ("/etc", ""), ("/etc/passwd", "")])
+@pytest.mark.parametrize("command, start", [("/nothing", "not found: "), ("nothing", "not found: "), ("/etc", ""),
+                                            ("/etc/passwd", "")])
 def test_not_executable(daemon, sandbox, command, start):
     for pending in (daemon.root.start_run(sandbox, command), daemon.root.start_exec(sandbox, command)):
         name, message = error_of(pending)

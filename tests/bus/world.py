@@ -141,7 +141,7 @@ class World:
         mount("-t", "cgroup2", "none", "/sys/fs/cgroup")
         image = self.directory / "storage.img"
         image.touch()
-        os.truncate(image, 512 * MIB)
+        os.truncate(image, 2048 * MIB)
         subprocess.run(["mkfs.btrfs", "-q", image], check=True)
         STORAGE.mkdir(mode=0o700, exist_ok=True)
         mount("-o", "loop", image, STORAGE)
