@@ -3,10 +3,16 @@
 the fixture `host`, the run starts once more inside of them (see in-namespace)."""
 
 import os
+import signal
 import sys
 from pathlib import Path
 
 import pytest
+
+# Whoever starts the suite in the background may have it ignore these; its children shall have them as a shell's have.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 HERE = Path(__file__).resolve().parent
 INSIDE = "SANDBOXD_TEST_CGROUP" in os.environ

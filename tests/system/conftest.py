@@ -13,8 +13,6 @@ import pytest
 
 KIND = os.environ.get("SANDBOXD_TEST_HOST", "container")
 TEMPLATE = "base"
-# A program of its own, which boots one machine for all that it tests.
-collect_ignore = ["test_agent.py"]
 # A root made of the packages of base.yaml, for hosts in which mmdebstrap takes minutes.
 READY_ROOT = Path("/srv/debs/base.tar")
 

@@ -1,8 +1,5 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The guest agent in a real microVM, without anything else of sandboxd.
-
-    SANDBOXD_TEST_KERNEL=vmlinux SANDBOXD_TEST_INITRD=initrd SANDBOXD_TEST_ROOT=root.ext4 tests/system/test_agent.py [NAME…]
 
 The root needs a shell, coreutils and python3. One machine is booted for all tests; the last ones capture and restore it."""
 
@@ -11,10 +8,9 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 
-from agent_vm import (AGENT_FILES, Agent, Ended, Machine, CLOSE, DATA, EOF, EXEC, EXIT_CODE, EXIT_SIGNAL, EXIT_TIMEOUT, STDERR,
+from agent_vm import (Agent, Ended, Machine, CLOSE, DATA, EOF, EXEC, EXIT_CODE, EXIT_SIGNAL, EXIT_TIMEOUT, STDERR,
                       STDIN, STDOUT, STEPS_ALL)
 
 
@@ -325,47 +321,3 @@ def test_restored_channel(a, machine, folder, disk):
         finally:
             b.close()
             child.stop()
-
-
-def main():
-    if not all(AGENT_FILES):
-        print("SKIP: SANDBOXD_TEST_KERNEL, SANDBOXD_TEST_INITRD and SANDBOXD_TEST_ROOT say what to boot")
-        return 77
-    kernel, initrd, root = AGENT_FILES
-    wanted, failed = sys.argv[1:], 0
-    with tempfile.TemporaryDirectory(prefix="agent-", dir=os.environ.get("SANDBOXD_TEST_SCRATCH")) as folder:
-        disk = folder + "/disk"
-        subprocess.run(["cp", "--sparse=always", root, disk], check=True)
-        machine = Machine(folder + "/machine", disk, kernel, initrd)
-        try:
-            a = Agent(machine.folder + "/agent")
-            a.hello(120)
-            print("boot: %.1f s" % (time.monotonic() - machine.started))
-            receipt = a.setup()
-            assert receipt["steps"] == STEPS_ALL, receipt
-            for name, test in list(globals().items()):
-                if not name.startswith("test_") or (wanted and name not in wanted):
-                    continue
-                started = time.monotonic()
-                try:
-                    test(a, machine, folder, disk) if name.startswith("test_restore") else test(a)
-                    print("ok   %s (%.1f s)" % (name, time.monotonic() - started), flush=True)
-                except Exception as e:  # pylint: disable=broad-except
-                    failed += 1
-                    import traceback
-                    traceback.print_exc()
-                    print("FAIL %s: %r" % (name, e), flush=True)
-                    if name.startswith("test_restore"):
-                        break
-                    a.commands.clear()
-                    a.hello()
-                    a.setup()
-        finally:
-            if failed or sys.exc_info()[0]:
-                print(machine.console()[-3000:])
-            machine.stop()
-    return 1 if failed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
