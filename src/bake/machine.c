@@ -21,8 +21,8 @@
 #define CAPTURE_TIMEOUT_USEC (120 * USEC_PER_SEC)
 #define OUTPUT_IN_ERROR 1200U
 
-/* What the time stamp counter counts in a millisecond. Under TCG the guest sees the host's, and its clock is as exact as this:
- * half a second makes it a few parts in a million. */
+/* What the time stamp counter counts in a millisecond. Under TCG the guest sees the host's, and its clock is as exact
+ * as this: half a second makes it a few parts in a million. */
 static uint64_t measure_tsc_khz(void) {
         struct timespec pause = { .tv_nsec = 500 * 1000 * 1000 };
         uint64_t start = now_monotonic_nsec(), ticks = __rdtsc();

@@ -93,6 +93,9 @@ static int run_mmdebstrap(struct bake *b, const char *root) {
         int r;
 
         r = sources_load(b->conf, b->template->suite ?: b->conf->suite, &sources);
+        if (r == -ENODATA)
+                return bake_fail(b, ENODATA,
+                                 "This host's apt knows no Debian mirror: name one with Mirror= in " CONF_PATH);
         if (r < 0)
                 return bake_fail(b, r, "Can't find out where to take packages from");
         for (char **p = sources; *p; p++)

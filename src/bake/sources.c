@@ -233,14 +233,8 @@ int sources_choose(const struct sources *s, const char *suite, const char *host,
                 *ret = TAKE_PTR(own);
                 return 0;
         }
-        if (!translated) {
-                r = strv_extendf(&translated, "deb http://deb.debian.org/debian %s main", suite);
-                if (r >= 0)
-                        r = strv_extendf(&translated, "deb http://deb.debian.org/debian-security %s-security main",
-                                         suite);
-                if (r < 0)
-                        return r;
-        }
+        if (!translated)
+                return -ENODATA;
         *ret = TAKE_PTR(translated);
         return 0;
 }

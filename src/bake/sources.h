@@ -24,7 +24,7 @@ int sources_parse_deb822(struct sources *s, const char *text); /* stanzas */
 
 /* One-line entries for suite, as a list. host: codename of the host's own release, or NULL. Pure: entries for suite;
  * else those with an exact path when there is nothing else; else those of the host's own release with the other name;
- * else Debian's own servers. file: becomes copy:, since packages are installed inside another root. */
+ * else -ENODATA. file: becomes copy:, since packages are installed inside another root. */
 int sources_choose(const struct sources *s, const char *suite, const char *host, char ***ret);
 
 /* c->mirror, else from /etc/apt. */
