@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/stat.h>
+#include <systemd/sd-daemon.h>
 
 #include "job.h"
 #include "log.h"
@@ -38,8 +39,6 @@ static void bury(struct sandbox *s) {
         /* The runner ends at the deadline whoever watches. */
         if (s->deadline_boot_usec > 0 && s->deadline_boot_usec <= boot)
                 s->result = "deadline";
-        if (s->handed_out && usage_is_recorded(s->id))
-                s->handed_out = false;
         s->ending = true;
         s->state = SANDBOX_REMOVING;
         s->rung = _RUNG_MAX + 1;
@@ -48,7 +47,7 @@ static void bury(struct sandbox *s) {
 
 static void take_over(struct manager *m, const char *id) {
         struct sandbox *s;
-        char path[256];
+        char path[256], aside[264];
         json_t *record;
         int r;
 
@@ -59,10 +58,12 @@ static void take_over(struct manager *m, const char *id) {
         json_decref(record);
         if (r < 0) {
                 /* Whatever it was, its name is all that is known: the sweep takes care of the rest. */
-                log_error_errno(r, "The record %s can't be read", path);
-                (void) unlink(path);
+                log_error_errno(r, "The record %s can't be read, putting it aside", path);
+                snprintf(aside, sizeof(aside), "%s.bad", path);
+                (void) rename(path, aside);
                 return;
         }
+        (void) sd_notify(0, "EXTEND_TIMEOUT_USEC=30000000");
         r = sandbox_attach(s);
         if (r < 0 || !s->handed_out) {
                 log_info("Sandbox %s has ended or was never usable, cleaning up", s->id);
@@ -145,9 +146,13 @@ static int sweep_units(struct manager *m) {
 
         r = units_list(m->units, "sandbox-*.scope", &scopes);
         for (char **name = scopes; r >= 0 && name && *name; name++) {
-                char id[ID_SIZE] = "";
+                char id[ID_SIZE] = "", ours[64];
 
-                if (sscanf(*name, "sandbox-%12[0-9a-f].scope", id) == 1 && sandbox_by_id(m, id))
+                /* Somebody else's unit may be called alike. */
+                if (sscanf(*name, "sandbox-%12[0-9a-f].scope", id) != 1 || !id_is_valid(id))
+                        continue;
+                snprintf(ours, sizeof(ours), "sandbox-%s.scope", id);
+                if (!streq(*name, ours) || sandbox_by_id(m, id))
                         continue;
                 log_swept("unit", *name);
                 r = units_stop(m->units, *name, on_stopped, NULL);
@@ -170,8 +175,8 @@ static size_t count_silent(struct manager *m) {
         struct sandbox *s;
         size_t n = 0;
 
-        LIST_FOREACH(s, &m->sandboxes, sandboxes)
-        n += s->state == SANDBOX_RUNNING && !s->receipt;
+        LIST_FOREACH (s, &m->sandboxes, sandboxes)
+                n += s->state == SANDBOX_RUNNING && !s->receipt;
         return n;
 }
 

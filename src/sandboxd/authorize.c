@@ -9,6 +9,7 @@
 #include "sandbox.h"
 
 #define POLKIT_ALLOW_INTERACTION 1U
+#define QUESTIONS_MAX 32U
 /* A person may take their time with a password. */
 #define POLKIT_TIMEOUT_USEC (5 * 60 * USEC_PER_SEC)
 
@@ -97,6 +98,7 @@ static int on_polkit(sd_bus_message *reply, void *userdata, sd_bus_error *error)
                 log_at(LOG_DEBUG, r, "Failed to ask polkit");
                 authorized = challenge = false;
         }
+        q->manager->n_questions--;
         answer(q, authorized, challenge);
         return 0;
 }
@@ -124,6 +126,9 @@ static int ask_polkit(struct question *q) {
         uint32_t flags = 0;
         int r;
 
+        /* As with the guard: what strangers ask must leave room for others. */
+        if (q->manager->n_questions >= QUESTIONS_MAX)
+                return -EBUSY;
         snprintf(action, sizeof(action), "org.sandboxd1.%s", verb_names[q->verb]);
         if (!q->quiet && sd_bus_message_get_allow_interactive_authorization(q->message) > 0)
                 flags |= POLKIT_ALLOW_INTERACTION;
@@ -139,6 +144,8 @@ static int ask_polkit(struct question *q) {
                 r = sd_bus_message_append(call, "us", flags, "");
         if (r >= 0)
                 r = sd_bus_call_async(q->manager->bus, NULL, call, on_polkit, q, POLKIT_TIMEOUT_USEC);
+        if (r >= 0)
+                q->manager->n_questions++;
         return r;
 }
 

@@ -12,9 +12,19 @@
 static const char *const guarded_interfaces[] = { "org.freedesktop.DBus.Properties",
                                                   "org.freedesktop.DBus.ObjectManager" };
 
+#define GUARDED_MAX 64U
+
+struct guarded {
+        struct manager *manager;
+        sd_bus_message *call;
+};
+
 static int on_answer(sd_bus_message *answer, void *userdata, sd_bus_error *error) {
-        _cleanup_(sd_bus_message_unrefp) sd_bus_message *call = userdata, *reply = NULL;
+        _cleanup_free_ struct guarded *g = userdata;
+        _cleanup_(sd_bus_message_unrefp) sd_bus_message *call = g->call, *reply = NULL;
         int r;
+
+        g->manager->n_guarded--;
 
         if (sd_bus_message_is_method_error(answer, NULL))
                 return sd_bus_reply_method_error(call, sd_bus_message_get_error(answer));
@@ -26,9 +36,18 @@ static int on_answer(sd_bus_message *answer, void *userdata, sd_bus_error *error
 
 static int pass_on(struct call *c, sd_bus_error *error) {
         _cleanup_(sd_bus_message_unrefp) sd_bus_message *again = NULL;
+        _cleanup_free_ struct guarded *g = malloc(sizeof(*g));
         const char *self;
         int r;
 
+        if (!g)
+                return -ENOMEM;
+        *g = (struct guarded){ c->manager, c->message };
+
+        /* The bus has a limit on unanswered calls, which all callers together must not reach. */
+        if (c->manager->n_guarded >= GUARDED_MAX)
+                return sd_bus_error_setf(error, BUS_ERROR_LIMIT_EXCEEDED,
+                                         "Too many properties are being read at once");
         r = sd_bus_get_unique_name(c->manager->bus, &self);
         if (r >= 0)
                 r = sd_bus_message_new_method_call(c->manager->bus, &again, self, sd_bus_message_get_path(c->message),
@@ -37,10 +56,12 @@ static int pass_on(struct call *c, sd_bus_error *error) {
         if (r >= 0)
                 r = sd_bus_message_copy(again, c->message, true);
         if (r >= 0)
-                r = sd_bus_call_async(c->manager->bus, NULL, again, on_answer, c->message, 0);
+                r = sd_bus_call_async(c->manager->bus, NULL, again, on_answer, g, 0);
         if (r < 0)
                 return r;
+        c->manager->n_guarded++;
         sd_bus_message_ref(c->message);
+        TAKE_PTR(g);
         return 0;
 }
 

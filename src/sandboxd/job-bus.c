@@ -12,7 +12,7 @@ static struct job *job_by_path(struct manager *m, const char *path) {
         struct job *j;
         char p[64];
 
-        LIST_FOREACH(j, &m->jobs, jobs) {
+        LIST_FOREACH (j, &m->jobs, jobs) {
                 job_path(j, p);
                 if (streq(p, path))
                         return j;
@@ -30,7 +30,7 @@ int job_enumerate(sd_bus *bus, const char *prefix, void *userdata, char ***ret, 
         _cleanup_strv_free_ char **paths = NULL;
         struct job *j;
 
-        LIST_FOREACH(j, &m->jobs, jobs) {
+        LIST_FOREACH (j, &m->jobs, jobs) {
                 char path[64];
 
                 job_path(j, path);

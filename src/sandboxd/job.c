@@ -23,9 +23,9 @@ void job_path(const struct job *j, char ret[64]) {
 struct job *job_by_target(struct manager *m, const char *target) {
         struct job *j;
 
-        LIST_FOREACH(j, &m->jobs, jobs)
-        if (streq(j->target, target))
-                return j;
+        LIST_FOREACH (j, &m->jobs, jobs)
+                if (streq(j->target, target))
+                        return j;
         return NULL;
 }
 

@@ -82,6 +82,7 @@ struct link *link_close(struct link *l) {
 
 static void dispatch(struct link *l, struct control_message *m) {
         const char *type = json_string_value(json_object_get(m->body, "type"));
+        _cleanup_free_ char *message = NULL;
         struct pending *p;
         uint64_t serial;
         int error;
@@ -91,13 +92,14 @@ static void dispatch(struct link *l, struct control_message *m) {
                 return;
         }
         serial = (uint64_t) json_integer_value(json_object_get(m->body, "serial"));
-        LIST_FOREACH(p, &l->pendings, pendings)
-        if (p->serial == serial)
-                break;
+        LIST_FOREACH (p, &l->pendings, pendings)
+                if (p->serial == serial)
+                        break;
         if (!p)
                 return;
         error = -(int) json_integer_value(json_object_get(m->body, "error"));
-        pending_finish(p, error, strempty(json_string_value(json_object_get(m->body, "message"))), m);
+        message = text_printable(json_string_value(json_object_get(m->body, "message")));
+        pending_finish(p, error, strempty(message), m);
 }
 
 static void hang_up(struct link *l) {
@@ -129,6 +131,24 @@ static int on_io(sd_event_source *source, int fd, uint32_t events, void *userdat
                 log_warning_errno(r, "Failed to read from a runner");
         hang_up(l);
         return 0;
+}
+
+#define DRAIN_MAX 4096U
+
+void link_drain(struct link *l) {
+        struct control_message m = {};
+        bool outermost = !l->hanging_up;
+
+        l->hanging_up = true;
+        for (unsigned i = 0; i < DRAIN_MAX && !l->freed && control_recv(l->fd, &m) > 0; i++) {
+                dispatch(l, &m);
+                control_message_done(&m);
+        }
+        if (!outermost)
+                return;
+        l->hanging_up = false;
+        if (l->freed)
+                link_destroy(l);
 }
 
 int link_new(sd_event *event, const char *path, const struct link_handlers *handlers, void *userdata,

@@ -25,6 +25,10 @@ struct link *link_free(struct link *l);
 /* Frees it after those that wait for a reply have been told that none will come. */
 struct link *link_close(struct link *l);
 
+/* Hands on what has arrived already, up to a bound: of a runner that has exited these are its last words. The link may
+ * be gone after it. */
+void link_drain(struct link *l);
+
 /* request is consumed. timeout_usec 0: none. handler is called exactly once, later, unless the link is freed or -errno
  * is returned. The descriptors stay the caller's. */
 int link_request(struct link *l, json_t *request, const char *const *names, const int *fds, size_t n_fds,

@@ -145,5 +145,5 @@ int main(int argc, char *argv[]) {
         }
         signal(SIGPIPE, SIG_IGN);
         r = run();
-        return r == -ENOTSUP ? EX_CONFIG : r < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
+        return r == -ENOTSUP ? EX_CONFIG : r != 0 ? EXIT_FAILURE : EXIT_SUCCESS;
 }

@@ -18,6 +18,9 @@
 /* Below this a guest can't run anything. */
 #define MEMORY_MIN (16U * 1024U * 1024U)
 #define CPUS_MIN 0.01
+/* Both are kept in memory and in the record of each sandbox. */
+#define ENVIRONMENT_MAX (128U * 1024U)
+#define METADATA_MAX (64U * 1024U)
 /* With less free space on the host than this nothing new is begun. */
 #define SPACE_MIN (256ULL << 20)
 /* The VMM's own threads. */
@@ -70,12 +73,25 @@ static int check_names(struct sandbox_spec *spec, struct manager *m, sd_bus_erro
         if (!name_is_valid(spec->name))
                 return invalid(error, "\"%s\" can't be a name: 1 to 64 of A-Z a-z 0-9 . _ -, first a letter or digit",
                                spec->name);
-        LIST_FOREACH(s, &m->sandboxes, sandboxes)
-        if (s->owner == spec->owner && streq(s->name, spec->name))
-                return sd_bus_error_setf(error, BUS_ERROR_NAME_EXISTS, "A sandbox \"%s\" exists already", spec->name);
+        if (strlen(spec->name) >= 4 && strspn(spec->name, "0123456789abcdef") == strlen(spec->name))
+                return invalid(error, "\"%s\" can't be a name: it could be taken for an id", spec->name);
+        LIST_FOREACH (s, &m->sandboxes, sandboxes)
+                if (s->owner == spec->owner && streq(s->name, spec->name))
+                        return sd_bus_error_setf(error, BUS_ERROR_NAME_EXISTS, "A sandbox \"%s\" exists already",
+                                                 spec->name);
         if (!spec->hostname && hostname_is_valid(spec->name) && !(spec->hostname = strdup(spec->name)))
                 return -ENOMEM;
         return 0;
+}
+
+static size_t dict_size(json_t *dict) {
+        const char *key;
+        json_t *value;
+        size_t n = 0;
+
+        json_object_foreach (dict, key, value)
+                n += strlen(key) + json_string_length(value);
+        return n;
 }
 
 /* What isn't given comes from the template; more than it has can't be had from a restored machine. */
@@ -100,6 +116,8 @@ static int check_sizes(struct sandbox_spec *spec, const struct manifest *f, uint
         if (spec->tasks_max < TASKS_MIN || spec->tasks_max > tasks_max)
                 return invalid(error, "TasksMax must be between %u and the service's %llu", TASKS_MIN,
                                (unsigned long long) tasks_max);
+        if (strv_size(spec->environment) > ENVIRONMENT_MAX || dict_size(spec->metadata) > METADATA_MAX)
+                return invalid(error, "Environment may have %u bytes, Metadata %u", ENVIRONMENT_MAX, METADATA_MAX);
         return options_check_environment(spec->environment, error);
 }
 
@@ -272,7 +290,7 @@ static int list_reply(struct manager *m, sd_bus_message *message, uid_t uid, boo
                 r = sd_bus_message_open_container(reply, 'a', "(ssusstto)");
         if (r < 0)
                 return r;
-        LIST_FOREACH(s, &m->sandboxes, sandboxes) {
+        LIST_FOREACH (s, &m->sandboxes, sandboxes) {
                 if ((!all && s->owner != uid) || !passes(&f, s))
                         continue;
                 r = append_sandbox(reply, s);
@@ -332,7 +350,7 @@ static int method_list_templates(sd_bus_message *message, void *userdata, sd_bus
                 r = sd_bus_message_open_container(reply, 'a', "(ssttutuo)");
         if (r < 0)
                 return r;
-        LIST_FOREACH(t, &m->templates, templates) {
+        LIST_FOREACH (t, &m->templates, templates) {
                 r = append_template(reply, t);
                 if (r < 0)
                         return r;
@@ -379,7 +397,7 @@ static int method_list_jobs(sd_bus_message *message, void *userdata, sd_bus_erro
                 r = sd_bus_message_open_container(reply, 'a', "(usssdso)");
         if (r < 0)
                 return r;
-        LIST_FOREACH(j, &m->jobs, jobs) {
+        LIST_FOREACH (j, &m->jobs, jobs) {
                 char path[64];
 
                 job_path(j, path);

@@ -20,8 +20,8 @@ size_t manager_count_owner(struct manager *m, uid_t owner) {
         struct sandbox *s;
         size_t n = 0;
 
-        LIST_FOREACH(s, &m->sandboxes, sandboxes)
-        n += s->owner == owner;
+        LIST_FOREACH (s, &m->sandboxes, sandboxes)
+                n += s->owner == owner;
         return n;
 }
 
@@ -91,11 +91,13 @@ int manager_new(struct conf *conf, struct host *host, struct manager **ret) {
         if (r >= 0)
                 r = callers_new(m->bus, &m->callers);
         if (r >= 0)
-                r = units_new(m->bus, &m->units);
+                r = units_new(m->event, &m->units);
         if (r >= 0)
                 r = worker_new(m->event, &m->maker);
         if (r >= 0)
                 r = worker_new(m->event, &m->sweeper);
+        if (r >= 0)
+                r = worker_new(m->event, &m->reader);
         if (r < 0)
                 return r;
         *ret = TAKE_PTR(m);
@@ -112,6 +114,7 @@ struct manager *manager_free(struct manager *m) {
         templates_free(m);
         worker_free(m->maker);
         worker_free(m->sweeper);
+        worker_free(m->reader);
         units_free(m->units);
         callers_free(m->callers);
         sd_bus_flush_close_unref(m->bus);

@@ -38,9 +38,12 @@ struct manager {
         const char *fail_rung;      /* $SANDBOXD_FAIL: the rung of every creation that is made to fail, for tests */
 
         struct callers *callers;
+        unsigned n_guarded;   /* reads of properties that are under way, see guard.c */
+        unsigned n_questions; /* to polkit */
         struct units *units;
         struct worker *maker;   /* creates and records; each a process of its own, so that a slow removal */
         struct worker *sweeper; /* delays no creation */
+        struct worker *reader;  /* reads the ledger */
 
         struct sandbox_list sandboxes;
         void *sandboxes_by_id; /* tsearch(3) tree */
@@ -49,6 +52,7 @@ struct manager {
         unsigned next_slot;               /* where the search for a free one goes on: none is reused at once */
 
         struct template_list templates;
+        bool templates_unreadable; /* one or more on disk */
         struct job_list jobs;
         uint32_t last_job;
         struct forgetting_list forgettings;

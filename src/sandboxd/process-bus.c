@@ -11,6 +11,9 @@
 #include "options.h"
 #include "process.h"
 
+/* A held call holds memory, and descriptors that came with it. */
+#define WAITS_MAX 256U
+
 void process_path(const struct process *p, char ret[96]) {
         snprintf(ret, 96, BUS_PATH_SANDBOX "/%s/process/%u", p->sandbox->id, p->id);
 }
@@ -47,10 +50,10 @@ int process_enumerate(sd_bus *bus, const char *prefix, void *userdata, char ***r
         struct sandbox *s;
         struct process *p;
 
-        LIST_FOREACH(s, &m->sandboxes, sandboxes)
-        LIST_FOREACH(p, &s->processes, processes)
-        if (strv_extendf(&paths, BUS_PATH_SANDBOX "/%s/process/%u", s->id, p->id) < 0)
-                return -ENOMEM;
+        LIST_FOREACH (s, &m->sandboxes, sandboxes)
+                LIST_FOREACH (p, &s->processes, processes)
+                        if (strv_extendf(&paths, BUS_PATH_SANDBOX "/%s/process/%u", s->id, p->id) < 0)
+                                return -ENOMEM;
         *ret = TAKE_PTR(paths);
         return 0;
 }
@@ -94,7 +97,13 @@ static int wait_allowed(struct call *c, sd_bus_error *error) {
         if (p->ended)
                 return sd_bus_reply_method_return(c->message, "sitt", p->result, p->status, p->cpu_usec,
                                                   p->memory_peak);
-        return bus_calls_add(&p->wait_calls, &p->n_wait_calls, c->message);
+        if (c->sandbox->n_waits >= WAITS_MAX)
+                return sd_bus_error_setf(error, BUS_ERROR_LIMIT_EXCEEDED, "%u calls wait for this sandbox already",
+                                         WAITS_MAX);
+        r = bus_calls_add(&p->wait_calls, &p->n_wait_calls, c->message);
+        if (r >= 0)
+                c->sandbox->n_waits++;
+        return r;
 }
 
 static int method_wait(sd_bus_message *message, void *userdata, sd_bus_error *error) {
@@ -132,7 +141,8 @@ static int get_cpu(sd_bus *bus, const char *path, const char *interface, const c
 }
 
 #define CONST SD_BUS_VTABLE_PROPERTY_CONST
-#define CHANGES SD_BUS_VTABLE_PROPERTY_EMITS_CHANGE
+/* Signals go to everybody: they say that something changed, and whoever may see it asks. */
+#define CHANGES SD_BUS_VTABLE_PROPERTY_EMITS_INVALIDATION
 
 const sd_bus_vtable process_vtable[] = {
         SD_BUS_VTABLE_START(0),

@@ -3,6 +3,7 @@
 /* Starting commands: the caller's options become one request to the runner, with the caller's own descriptors beside
  * it. */
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -16,6 +17,9 @@
 
 #define START_TIMEOUT_USEC (60 * USEC_PER_SEC)
 #define OUTPUT_DEFAULT (1024U * 1024U)
+#define ARGUMENTS_MAX (768U * 1024U)
+/* Commands of one sandbox that the guest hasn't started yet, and calls that wait for one of its processes. */
+#define STARTING_MAX 64U
 #define OUTPUT_MAX (16U * 1024U * 1024U)
 /* What is kept of a command line to show it. */
 #define LABEL_ARGV_MAX 256U
@@ -99,6 +103,9 @@ static int check(struct start *t, sd_bus_error *error) {
                 return sd_bus_error_setf(error, BUS_ERROR_INVALID_ARGUMENT, "OutputMax is over %u", OUTPUT_MAX);
         if (t->timeout_usec > INT64_MAX)
                 return sd_bus_error_set(error, BUS_ERROR_INVALID_ARGUMENT, "TimeoutUSec is too large");
+        if (strv_size(t->argv) + strv_size(t->environment) > ARGUMENTS_MAX)
+                return sd_bus_error_setf(error, BUS_ERROR_LIMIT_EXCEEDED,
+                                         "Arguments and environment are over %u bytes", ARGUMENTS_MAX);
         return options_check_environment(t->environment, error);
 }
 
@@ -239,6 +246,8 @@ static void on_started(int error, const char *message, struct control_message *r
         struct process *p;
         int r;
 
+        if (s)
+                s->n_starting--;
         if (error >= 0 && !s) {
                 error = -ESRCH;
                 message = "The sandbox is gone";
@@ -307,11 +316,16 @@ static int start(struct call *c, bool run, sd_bus_error *error) {
                 r = run ? make_input(t) : make_pipes(t, error);
         if (r < 0)
                 return r;
+        if (s->n_starting >= STARTING_MAX)
+                return sd_bus_error_setf(error, BUS_ERROR_LIMIT_EXCEEDED, "%u commands are being started already",
+                                         STARTING_MAX);
         t->id = ++s->n_commands;
         r = send_start(s, t, error);
-        if (r >= 0)
-                TAKE_PTR(t);
-        return r;
+        if (r < 0)
+                return r;
+        s->n_starting++;
+        TAKE_PTR(t);
+        return 0;
 }
 
 int process_exec(struct call *c, sd_bus_error *error) {
@@ -329,6 +343,9 @@ static int append_output(sd_bus_message *reply, struct control_message *m, const
         void *space;
         int r;
 
+        /* Only a sealed memfd can be read without ever waiting for somebody, and doesn't change meanwhile. */
+        if (fd >= 0 && (fcntl(fd, F_GET_SEALS) & (F_SEAL_SHRINK | F_SEAL_WRITE)) != (F_SEAL_SHRINK | F_SEAL_WRITE))
+                return -EBADMSG;
         if (fd >= 0 && (fstat(fd, &st) < 0 || st.st_size > OUTPUT_MAX))
                 return -EBADMSG;
         r = sd_bus_message_append_array_space(reply, 'y', (size_t) st.st_size, &space);

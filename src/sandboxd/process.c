@@ -9,6 +9,8 @@
 #include "log.h"
 
 #define SIGNAL_TIMEOUT_USEC (10 * USEC_PER_SEC)
+/* A runner has 1024 commands at once and keeps as many exits. */
+#define RESUMED_MAX 2048U
 
 int process_new(struct sandbox *s, uint32_t id, struct process **ret) {
         struct process *p = calloc(1, sizeof(*p));
@@ -44,6 +46,7 @@ struct process *process_free(struct process *p) {
                 p->sandbox->n_ended--;
         else
                 p->sandbox->n_running--;
+        p->sandbox->n_waits -= p->n_wait_calls;
         for (size_t i = 0; i < p->n_wait_calls; i++)
                 sd_bus_message_unref(p->wait_calls[i]);
         free(p->wait_calls);
@@ -58,19 +61,19 @@ struct process *process_free(struct process *p) {
 struct process *process_by_id(struct sandbox *s, uint32_t id) {
         struct process *p;
 
-        LIST_FOREACH(p, &s->processes, processes)
-        if (p->id == id)
-                return p;
+        LIST_FOREACH (p, &s->processes, processes)
+                if (p->id == id)
+                        return p;
         return NULL;
 }
 
-/* The list is newest first: what is dropped is its last ended one. */
+/* Ended ones are put first as they end: what is dropped is the last of them, which ended longest ago. */
 static void drop_oldest_ended(struct sandbox *s) {
         struct process *p, *oldest = NULL;
 
-        LIST_FOREACH(p, &s->processes, processes)
-        if (p->ended)
-                oldest = p;
+        LIST_FOREACH (p, &s->processes, processes)
+                if (p->ended)
+                        oldest = p;
         process_free(oldest);
 }
 
@@ -84,6 +87,8 @@ static void process_end(struct process *p, const char *result, int status) {
         p->ended_usec = now_realtime_usec();
         s->n_running--;
         s->n_ended++;
+        LIST_REMOVE(p, processes);
+        LIST_INSERT_HEAD(&s->processes, p, processes);
         process_path(p, path);
         sd_bus_emit_properties_changed(s->manager->bus, path, BUS_INTERFACE_PROCESS, "State", "Result", "Status",
                                        "EndedUSec", "CPUUsageNSec", "MemoryPeak", "Leftovers", NULL);
@@ -91,6 +96,7 @@ static void process_end(struct process *p, const char *result, int status) {
                 sd_bus_reply_method_return(p->wait_calls[i], "sitt", result, status, p->cpu_usec, p->memory_peak);
                 sd_bus_message_unref(p->wait_calls[i]);
         }
+        s->n_waits -= p->n_wait_calls;
         p->n_wait_calls = 0;
         while (s->n_ended > PROCESSES_KEPT)
                 drop_oldest_ended(s);
@@ -170,8 +176,12 @@ void process_exited(struct sandbox *s, struct control_message *m) {
         uint32_t id = (uint32_t) get_uint64(m->body, "process");
         struct process *p = process_by_id(s, id);
 
+        if (!p) {
+                forget(s, id);
+                return;
+        }
         record_and_forget(s, id);
-        if (!p || p->ended)
+        if (p->ended)
                 return;
         take_end(p, m->body);
         if (p->run_call)
@@ -193,14 +203,19 @@ static int resume(struct sandbox *s, json_t *entry) {
                         return r;
                 p->pid = (uint32_t) get_uint64(entry, "pid");
                 p->started_usec = get_uint64(label, "started_usec");
-                p->user = strdup(strempty(json_string_value(json_object_get(label, "user"))));
+                p->user = text_printable(json_string_value(json_object_get(label, "user")));
                 json_array_foreach (json_object_get(label, "argv"), i, value)
-                        if (strv_extend(&p->argv, strempty(json_string_value(value))) < 0)
+                        if (strv_consume(&p->argv, text_printable(json_string_value(value))) < 0)
                                 return -ENOMEM;
                 s->n_commands = MAX(s->n_commands, id);
                 process_announce(p);
         }
         if (streq(strempty(json_string_value(json_object_get(entry, "state"))), "exited") && !p->ended) {
+                /* What was captured for a waiting Run follows as an event of its own. */
+                if (p->run_call && json_object_get(entry, "stdout_size"))
+                        return 0;
+                if (p->run_call)
+                        process_run_reply(p, NULL);
                 take_end(p, entry);
                 process_end(p, known_result(entry), (int) get_uint64(entry, "status"));
                 record_and_forget(s, id);
@@ -212,18 +227,31 @@ void processes_resume(struct sandbox *s, json_t *list) {
         json_t *entry;
         size_t i;
 
+        if (json_array_size(list) > RESUMED_MAX) {
+                log_error("The runner of sandbox %s speaks of %zu commands: it can't be right", s->id,
+                          json_array_size(list));
+                sandbox_end(s, "lost");
+                return;
+        }
         json_array_foreach (list, i, entry)
                 if (resume(s, entry) < 0)
                         (void) log_oom();
 }
 
-void processes_lost(struct sandbox *s) {
-        struct process *p, *next;
+static struct process *first_running(struct sandbox *s) {
+        struct process *p;
 
-        for (p = LIST_FIRST(&s->processes); p; p = next) {
-                next = LIST_NEXT(p, processes);
-                if (p->ended)
-                        continue;
+        LIST_FOREACH (p, &s->processes, processes)
+                if (!p->ended)
+                        return p;
+        return NULL;
+}
+
+/* Ending one may drop another: the walk starts afresh each time. */
+void processes_lost(struct sandbox *s) {
+        struct process *p;
+
+        while ((p = first_running(s))) {
                 if (p->run_call)
                         process_run_reply(p, NULL);
                 process_end(p, "lost", SIGKILL);

@@ -15,6 +15,7 @@
 #include "process.h"
 
 #define TTL_TIMEOUT_USEC (10 * USEC_PER_SEC)
+#define REMOVES_MAX 64U
 
 void sandbox_path(const struct sandbox *s, char ret[64]) {
         snprintf(ret, 64, BUS_PATH_SANDBOX "/%s", s->id);
@@ -43,9 +44,9 @@ int sandbox_enumerate(sd_bus *bus, const char *prefix, void *userdata, char ***r
         _cleanup_strv_free_ char **paths = NULL;
         struct sandbox *s;
 
-        LIST_FOREACH(s, &m->sandboxes, sandboxes)
-        if (strv_extendf(&paths, BUS_PATH_SANDBOX "/%s", s->id) < 0)
-                return -ENOMEM;
+        LIST_FOREACH (s, &m->sandboxes, sandboxes)
+                if (strv_extendf(&paths, BUS_PATH_SANDBOX "/%s", s->id) < 0)
+                        return -ENOMEM;
         *ret = TAKE_PTR(paths);
         return 0;
 }
@@ -82,6 +83,9 @@ static int remove_allowed(struct call *c, sd_bus_error *error) {
         int r;
 
         r = options_read_flags(c->message, error);
+        if (r >= 0 && s->n_remove_calls >= REMOVES_MAX)
+                r = sd_bus_error_setf(error, BUS_ERROR_LIMIT_EXCEEDED, "%u calls wait for the removal already",
+                                      REMOVES_MAX);
         if (r >= 0)
                 r = bus_calls_add(&s->remove_calls, &s->n_remove_calls, c->message);
         if (r >= 0)
@@ -186,7 +190,7 @@ static int list_processes_allowed(struct call *c, sd_bus_error *error) {
                 r = sd_bus_message_open_container(reply, 'a', "(uasssito)");
         if (r < 0)
                 return r;
-        LIST_FOREACH(p, &c->sandbox->processes, processes) {
+        LIST_FOREACH (p, &c->sandbox->processes, processes) {
                 r = append_process(reply, p);
                 if (r < 0)
                         return r;

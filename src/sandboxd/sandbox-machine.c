@@ -16,6 +16,7 @@
 #include "process.h"
 #include "runner-spawn.h"
 #include "sandbox.h"
+#include "usage.h"
 
 #define RUNNER_PROGRAM LIBEXECDIR "/sandbox-runner"
 /* What a runner may take beside the agent's time: the jail and the VMM's start. */
@@ -85,12 +86,16 @@ static int on_exit_runner(sd_event_source *source, int fd, uint32_t events, void
         if (waitid(P_PIDFD, (id_t) s->pidfd, &info, WEXITED) >= 0)
                 result = exit_result(&info);
         s->exit_source = sd_event_source_disable_unref(s->exit_source);
+        /* Last words first, among them the output of commands. They can't end the sandbox here: that is done below. */
+        s->exited = true;
+        if (s->link)
+                link_drain(s->link);
         s->pidfd = close_fd(s->pidfd);
         processes_lost(s);
         if (s->ending && !s->climbing && s->rung > 0)
                 sandbox_rung_undone(s);
         else if (!s->ending && s->state == SANDBOX_RUNNING)
-                sandbox_end(s, result ? result : "stopped");
+                sandbox_end(s, result ? result : s->last_result ? s->last_result : "stopped");
         return 0;
 }
 
@@ -114,8 +119,8 @@ static int start_runner(struct sandbox *s) {
         r = runner_spawn(RUNNER_PROGRAM, s->id, listener, &s->leader, &s->pidfd);
         if (r < 0)
                 return r;
-        r = process_start_time(s->leader, &s->leader_start);
-        return r < 0 ? r : watch_runner(s);
+        r = watch_runner(s);
+        return r < 0 ? r : process_start_time(s->leader, &s->leader_start);
 }
 
 /* Limits hold only for what is in the scope: look where the runner really is. A scope can be dead with its process
@@ -184,13 +189,12 @@ static void on_unit_usage(const struct unit_usage *usage, void *userdata) {
         if (usage->cpu_nsec != UINT64_MAX) {
                 s->usage = *usage;
                 s->usage_source = "systemd";
-        }
-        if (streq(strempty(s->result), "stopped")) {
-                if (streq(usage->result, "timeout"))
-                        s->result = "runtime-max";
-                else if (streq(usage->result, "oom-kill"))
-                        s->result = "oom-kill";
-        }
+        } else if (!s->usage_source)
+                usage_from_journal(s);
+        if (streq(usage->result, "oom-kill") && !streq(strempty(s->result), "removed"))
+                s->result = "oom-kill";
+        else if (streq(usage->result, "timeout") && streq(strempty(s->result), "stopped"))
+                s->result = "runtime-max";
         unit_undone(s);
 }
 
@@ -208,6 +212,14 @@ int rung_unit_undo(struct sandbox *s) {
         s->reconnect = sd_event_source_disable_unref(s->reconnect);
         if (s->stopped)
                 return 1;
+        if (s->pidfd >= 0 && !s->exit_source) {
+                siginfo_t info;
+
+                /* It couldn't be watched; killed, it ends at once. */
+                (void) rung_vmm_undo(s);
+                (void) waitid(P_PIDFD, (id_t) s->pidfd, &info, WEXITED);
+                s->pidfd = close_fd(s->pidfd);
+        }
         if (s->pidfd >= 0) {
                 (void) rung_vmm_undo(s);
                 /* on_exit_runner() would take this for the end of the rung. */
@@ -341,7 +353,9 @@ static void on_event(const char *type, struct control_message *m, void *userdata
 
                 log_info("The machine of sandbox %s ended (%s): %s", s->id, reason,
                          strempty(json_string_value(json_object_get(m->body, "message"))));
-                if (s->state == SANDBOX_RUNNING)
+                if (s->exited)
+                        s->last_result = ended_result(reason);
+                else if (s->state == SANDBOX_RUNNING)
                         sandbox_end(s, ended_result(reason));
         } else
                 log_warning("The runner of sandbox %s sent an event \"%s\" that isn't known here", s->id, type);
@@ -369,5 +383,11 @@ int sandbox_attach(struct sandbox *s) {
         units_hold(s->manager->units, s->unit);
         free(TAKE_PTR(s->cgroup));
         r = cgroup_of_pid(s->leader, &s->cgroup);
-        return r < 0 ? r : attach_link(s);
+        if (r < 0)
+                return r;
+        if (!streq(strrchr(s->cgroup, '/') + 1, s->unit))
+                return -ESRCH;
+        if (attach_link(s) < 0)
+                on_broken(s);
+        return 0;
 }

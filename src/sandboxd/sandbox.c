@@ -142,7 +142,7 @@ int sandbox_lookup(struct manager *m, uid_t caller, const char *id_or_name, stru
                 *ret = s;
                 return 0;
         }
-        LIST_FOREACH(i, &m->sandboxes, sandboxes) {
+        LIST_FOREACH (i, &m->sandboxes, sandboxes) {
                 if (streq(i->name, id_or_name)) {
                         if (i->owner == caller) {
                                 *ret = i;

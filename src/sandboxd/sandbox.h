@@ -78,6 +78,8 @@ struct sandbox {
         char *cgroup;
         int pidfd;
         sd_event_source *exit_source;
+        bool exited;             /* the runner has; what it still says is its last words */
+        const char *last_result; /* what those give as the reason; a literal */
         struct link *link;
         sd_event_source *reconnect;
         unsigned reconnects;
@@ -88,6 +90,8 @@ struct sandbox {
         uint64_t total_usec;
         struct process_list processes;
         size_t n_running, n_ended;
+        size_t n_starting; /* sent to the runner, not answered */
+        size_t n_waits;    /* calls of Wait that are held */
 
         /* the ladder */
         unsigned rung;         /* how many are begun */

@@ -23,9 +23,9 @@ int template_enumerate(sd_bus *bus, const char *prefix, void *userdata, char ***
         _cleanup_strv_free_ char **paths = NULL;
         struct template *t;
 
-        LIST_FOREACH(t, &m->templates, templates)
-        if (strv_consume(&paths, template_path(t)) < 0)
-                return -ENOMEM;
+        LIST_FOREACH (t, &m->templates, templates)
+                if (strv_consume(&paths, template_path(t)) < 0)
+                        return -ENOMEM;
         *ret = TAKE_PTR(paths);
         return 0;
 }

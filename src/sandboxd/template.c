@@ -25,9 +25,9 @@ static void template_free(struct template *t) {
 struct template *template_by_name(struct manager *m, const char *name) {
         struct template *t;
 
-        LIST_FOREACH(t, &m->templates, templates)
-        if (streq(t->manifest->name, name))
-                return t;
+        LIST_FOREACH (t, &m->templates, templates)
+                if (streq(t->manifest->name, name))
+                        return t;
         return NULL;
 }
 
@@ -41,8 +41,8 @@ unsigned template_users(const struct template *t) {
         struct sandbox *s;
         unsigned n = 0;
 
-        LIST_FOREACH(s, &t->manager->sandboxes, sandboxes)
-        n += streq(s->snapshot, t->manifest->id);
+        LIST_FOREACH (s, &t->manager->sandboxes, sandboxes)
+                n += streq(s->snapshot, t->manifest->id);
         return n;
 }
 
@@ -134,6 +134,7 @@ int templates_reload(struct manager *m) {
         d = opendir(TEMPLATES_PATH);
         if (!d)
                 return log_error_errno(-errno, "Failed to read " TEMPLATES_PATH);
+        m->templates_unreadable = false;
         for (t = LIST_FIRST(&m->templates); t; t = next) {
                 char file[300];
 
@@ -149,8 +150,12 @@ int templates_reload(struct manager *m) {
                 if (!suffix || !streq(suffix, ".json"))
                         continue;
                 *suffix = 0;
-                if (name_is_valid(e->d_name) && template_load(m, e->d_name, &loaded) >= 0)
+                if (!name_is_valid(e->d_name))
+                        continue;
+                if (template_load(m, e->d_name, &loaded) >= 0)
                         template_replace(m, template_by_name(m, e->d_name), loaded);
+                else
+                        m->templates_unreadable = true;
         }
         closedir(d);
         return 0;
@@ -182,12 +187,12 @@ static bool snapshot_in_use(struct manager *m, const char *id) {
         struct template *t;
         struct sandbox *s;
 
-        LIST_FOREACH(t, &m->templates, templates)
-        if (streq(t->manifest->id, id))
-                return true;
-        LIST_FOREACH(s, &m->sandboxes, sandboxes)
-        if (streq(s->snapshot, id))
-                return true;
+        LIST_FOREACH (t, &m->templates, templates)
+                if (streq(t->manifest->id, id))
+                        return true;
+        LIST_FOREACH (s, &m->sandboxes, sandboxes)
+                if (streq(s->snapshot, id))
+                        return true;
         return false;
 }
 
@@ -195,8 +200,9 @@ void snapshots_collect(struct manager *m) {
         struct dirent *e;
         DIR *d;
 
-        /* A bake's snapshot is there a moment before its name is: what looks unused may be new. */
-        if (!LIST_EMPTY(&m->jobs))
+        /* What a template that can't be read is made of isn't known. A bake's snapshot is there a moment before its
+         * name is: what looks unused may be new. */
+        if (!LIST_EMPTY(&m->jobs) || m->templates_unreadable)
                 return;
         d = opendir(SNAPSHOTS_PATH);
         if (!d)

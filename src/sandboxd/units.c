@@ -11,6 +11,9 @@
 #define SYSTEMD_PATH "/org/freedesktop/systemd1"
 #define SYSTEMD_MANAGER "org.freedesktop.systemd1.Manager"
 
+/* Jobs here are starts that wait for nothing and stops that become kills after a few seconds. */
+#define JOB_TIMEOUT_USEC (60 * USEC_PER_SEC)
+
 /* A job that systemd has queued for us, or is about to. */
 struct operation {
         LIST_ENTRY(operation) operations;
@@ -19,6 +22,8 @@ struct operation {
         unit_handler_t handler;
         void *userdata;
         bool stop;
+        sd_bus_slot *call;
+        sd_event_source *timer;
 };
 
 struct units {
@@ -27,11 +32,22 @@ struct units {
         LIST_HEAD(, operation) operations;
 };
 
+static void operation_free(struct operation *o) {
+        sd_bus_slot_unref(o->call);
+        sd_event_source_disable_unref(o->timer);
+        free(o->job);
+        free(o);
+}
+
 static void operation_finish(struct operation *o, int error, const char *message) {
         LIST_REMOVE(o, operations);
         o->handler(error, message, o->userdata);
-        free(o->job);
-        free(o);
+        operation_free(o);
+}
+
+static int on_timeout(sd_event_source *source, uint64_t usec, void *userdata) {
+        operation_finish(userdata, -ETIMEDOUT, "systemd hasn't ended its job in time");
+        return 0;
 }
 
 static int on_job_removed(sd_bus_message *m, void *userdata, sd_bus_error *error) {
@@ -44,9 +60,9 @@ static int on_job_removed(sd_bus_message *m, void *userdata, sd_bus_error *error
         r = sd_bus_message_read(m, "uoss", &id, &path, &unit, &result);
         if (r < 0)
                 return r;
-        LIST_FOREACH(o, &u->operations, operations)
-        if (streq_ptr(o->job, path))
-                break;
+        LIST_FOREACH (o, &u->operations, operations)
+                if (streq_ptr(o->job, path))
+                        break;
         if (!o)
                 return 0;
         if (streq(result, "done"))
@@ -87,9 +103,12 @@ static int operation_start(struct units *u, sd_bus_message *call, bool stop, uni
         if (!o)
                 return -ENOMEM;
         *o = (struct operation){ .units = u, .handler = handler, .userdata = userdata, .stop = stop };
-        r = sd_bus_call_async(u->bus, NULL, call, on_job_queued, o, 0);
+        r = sd_bus_call_async(u->bus, &o->call, call, on_job_queued, o, JOB_TIMEOUT_USEC);
+        if (r >= 0)
+                r = sd_event_add_time_relative(sd_bus_get_event(u->bus), &o->timer, CLOCK_MONOTONIC, JOB_TIMEOUT_USEC,
+                                               0, on_timeout, o);
         if (r < 0) {
-                free(o);
+                operation_free(o);
                 return r;
         }
         LIST_INSERT_HEAD(&u->operations, o, operations);
@@ -389,19 +408,24 @@ int units_list(struct units *u, const char *pattern, char ***ret) {
         return 0;
 }
 
-int units_new(sd_bus *bus, struct units **ret) {
+int units_new(sd_event *event, struct units **ret) {
         struct units *u = calloc(1, sizeof(*u));
         int r;
 
         if (!u)
                 return -ENOMEM;
-        u->bus = bus;
         LIST_INIT(&u->operations);
-        /* Matched before any job is queued, so that none ends unheard. */
-        r = sd_bus_match_signal(bus, &u->job_removed, SYSTEMD, SYSTEMD_PATH, SYSTEMD_MANAGER, "JobRemoved",
-                                on_job_removed, u);
+        r = sd_bus_open_system(&u->bus);
         if (r >= 0)
-                r = sd_bus_call_method(bus, SYSTEMD, SYSTEMD_PATH, SYSTEMD_MANAGER, "Subscribe", NULL, NULL, NULL);
+                r = sd_bus_set_exit_on_disconnect(u->bus, true);
+        if (r >= 0)
+                r = sd_bus_attach_event(u->bus, event, SD_EVENT_PRIORITY_NORMAL);
+        /* Matched before any job is queued, so that none ends unheard. */
+        if (r >= 0)
+                r = sd_bus_match_signal(u->bus, &u->job_removed, SYSTEMD, SYSTEMD_PATH, SYSTEMD_MANAGER, "JobRemoved",
+                                        on_job_removed, u);
+        if (r >= 0)
+                r = sd_bus_call_method(u->bus, SYSTEMD, SYSTEMD_PATH, SYSTEMD_MANAGER, "Subscribe", NULL, NULL, NULL);
         if (r < 0) {
                 units_free(u);
                 return log_error_errno(r, "Failed to subscribe to systemd's signals");
@@ -417,10 +441,10 @@ struct units *units_free(struct units *u) {
                 return NULL;
         while ((o = LIST_FIRST(&u->operations))) {
                 LIST_REMOVE(o, operations);
-                free(o->job);
-                free(o);
+                operation_free(o);
         }
         sd_bus_slot_unref(u->job_removed);
+        sd_bus_flush_close_unref(u->bus);
         free(u);
         return NULL;
 }

@@ -37,7 +37,8 @@ typedef void (*unit_usage_handler_t)(const struct unit_usage *usage, void *userd
 /* A unit's properties changed: state as in ActiveState, and StatusText of a service (may be NULL). */
 typedef void (*unit_watch_t)(const char *state, const char *status, const char *result, void *userdata);
 
-int units_new(sd_bus *bus, struct units **ret);
+/* Has a bus connection of its own: what callers ask of the daemon can't take the replies that it waits for. */
+int units_new(sd_event *event, struct units **ret);
 struct units *units_free(struct units *u);
 
 /* The handlers are called exactly once, later. The unit of a scope stays referenced, so that what it used can still be

@@ -11,6 +11,7 @@
 #include "cgroup.h"
 #include "log.h"
 #include "options.h"
+#include "worker.h"
 
 #define LEDGER_PATH STORAGE_PATH "/usage.jsonl"
 /* A record is under 1 KiB: this holds the last thousand. */
@@ -91,7 +92,8 @@ void usage_from_journal(struct sandbox *s) {
         if (asprintf(&unit, "UNIT=%s", s->unit) < 0 || sd_journal_open(&j, SD_JOURNAL_LOCAL_ONLY) < 0)
                 return;
         if (sd_journal_add_match(j, RESOURCES_MESSAGE, 0) >= 0 && sd_journal_add_match(j, unit, 0) >= 0 &&
-            sd_journal_seek_tail(j) >= 0 && sd_journal_previous(j) > 0 &&
+            /* systemd's own: anybody can log the rest. */
+            sd_journal_add_match(j, "_PID=1", 0) >= 0 && sd_journal_seek_tail(j) >= 0 && sd_journal_previous(j) > 0 &&
             journal_number(j, "CPU_USAGE_NSEC", &s->usage.cpu_nsec) >= 0) {
                 s->usage_source = "journal";
                 (void) journal_number(j, "MEMORY_PEAK", &s->usage.memory_peak);
@@ -146,45 +148,108 @@ static int collect_ledger(const struct filter *f, json_t *list) {
         return r;
 }
 
-static int collect_living(struct manager *m, const struct filter *f, json_t *list) {
-        json_t *living = json_array(), *record;
-        struct sandbox *s;
-        size_t i;
-        int r = living ? 0 : -ENOMEM;
+static int write_line(json_t *record, int fd) {
+        _cleanup_free_ char *text = json_dumps(record, JSON_COMPACT);
+        int r = text ? write_all(fd, text, strlen(text)) : -ENOMEM;
 
-        /* The newest comes first in the registry, and last here. */
-        LIST_FOREACH(s, &m->sandboxes, sandboxes) {
-                if (r < 0 || !s->handed_out || s->ending)
-                        continue;
-                r = sandbox_usage_to_json(s, &record);
-                if (r >= 0 && json_array_insert_new(living, 0, record) < 0)
-                        r = -ENOMEM;
-        }
-        json_array_foreach (living, i, record)
-                if (r >= 0)
-                        r = collect(f, json_incref(record), list);
-        json_decref(living);
-        return r;
+        return r < 0 ? r : write_all(fd, "\n", 1);
 }
 
-static int write_lines(json_t *list, int fd) {
+int usage_collect(json_t *request, int *ret_fd) {
+        _cleanup_close_ int fd = -1;
+        json_int_t uid, since, limit;
+        struct filter f = {};
+        json_t *list, *record;
+        int all, r;
+        size_t i;
+
+        if (json_unpack(request, "{s:I,s:b,s:I,s:I,s?:s}", "uid", &uid, "all", &all, "since", &since, "limit", &limit,
+                        "sandbox", &f.sandbox) < 0)
+                return -EINVAL;
+        f.uid = (uid_t) uid;
+        f.all = all;
+        f.since = (uint64_t) since;
+        f.limit = (uint64_t) limit;
+        fd = memfd_create("usage", MFD_CLOEXEC);
+        if (fd < 0)
+                return -errno;
+        list = json_array();
+        r = list ? collect_ledger(&f, list) : -ENOMEM;
+        json_array_foreach (list, i, record)
+                if (r >= 0)
+                        r = write_line(record, fd);
+        json_decref(list);
+        if (r < 0)
+                return r;
+        *ret_fd = TAKE_FD(fd);
+        return 0;
+}
+
+/* A call of GetUsage, on its way through the worker that reads the ledger. */
+struct reading {
+        struct manager *manager;
+        sd_bus_message *call;
+        json_t *living; /* records of those that pass, as of the call */
+};
+
+static json_t *collect_living(struct manager *m, const struct filter *f) {
+        json_t *living = json_array(), *record;
+        struct sandbox *s;
+
+        LIST_FOREACH (s, &m->sandboxes, sandboxes) {
+                if (!s->handed_out || s->ending || sandbox_usage_to_json(s, &record) < 0)
+                        continue;
+                /* The newest comes first in the registry, and last here. */
+                if (!passes(f, record) || (f->limit > 0 && json_array_size(living) >= f->limit))
+                        json_decref(record);
+                else
+                        (void) json_array_insert_new(living, 0, record);
+        }
+        return living;
+}
+
+static void on_read(int error, const char *message, struct control_message *reply, void *userdata) {
+        _cleanup_free_ struct reading *t = userdata;
+        _cleanup_close_ int fd = reply ? control_message_take_fd(reply, "records") : -1;
         json_t *record;
         size_t i;
 
-        json_array_foreach (list, i, record) {
-                _cleanup_free_ char *text = json_dumps(record, JSON_COMPACT);
-                int r = text ? write_all(fd, text, strlen(text)) : -ENOMEM;
+        json_array_foreach (t->living, i, record)
+                if (fd >= 0 && write_line(record, fd) < 0)
+                        error = -EIO;
+        if (error < 0 || fd < 0 || lseek(fd, 0, SEEK_SET) < 0)
+                sd_bus_reply_method_errorf(t->call, BUS_ERROR_UNAVAILABLE, "The ledger can't be read: %s",
+                                           strempty(message));
+        else
+                sd_bus_reply_method_return(t->call, "h", fd);
+        sd_bus_message_unref(t->call);
+        json_decref(t->living);
+}
 
-                if (r >= 0)
-                        r = write_all(fd, "\n", 1);
-                if (r < 0)
-                        return r;
+static int read_ledger(struct manager *m, sd_bus_message *call, const struct filter *f) {
+        struct reading *t = malloc(sizeof(*t));
+        uint64_t limit = f->limit;
+        json_t *request;
+        int r;
+
+        if (!t)
+                return -ENOMEM;
+        *t = (struct reading){ .manager = m, .call = sd_bus_message_ref(call), .living = collect_living(m, f) };
+        if (limit > 0)
+                limit -= MIN(limit - 1, json_array_size(t->living));
+        request = json_pack("{s:s,s:I,s:b,s:I,s:I,s:s*}", "op", "usage", "uid", (json_int_t) f->uid, "all",
+                            (int) f->all, "since", (json_int_t) MIN(f->since, (uint64_t) INT64_MAX), "limit",
+                            (json_int_t) MIN(limit, (uint64_t) INT64_MAX), "sandbox", f->sandbox);
+        r = worker_call(m->reader, request, on_read, t);
+        if (r < 0) {
+                sd_bus_message_unref(t->call);
+                json_decref(t->living);
+                free(t);
         }
-        return lseek(fd, 0, SEEK_SET) < 0 ? -errno : 0;
+        return r;
 }
 
 int usage_reply(struct manager *m, sd_bus_message *call, uid_t uid, bool all, sd_bus_error *error) {
-        _cleanup_close_ int fd = -1;
         struct filter f = { .uid = uid, .all = all };
         const struct option options[] = {
                 { "Since", OPTION_UINT64, &f.since, NULL },
@@ -192,23 +257,13 @@ int usage_reply(struct manager *m, sd_bus_message *call, uid_t uid, bool all, sd
                 { "Limit", OPTION_UINT64, &f.limit, NULL },
                 {},
         };
-        json_t *list = NULL;
         int r;
 
         r = options_read(call, options, error);
         if (r >= 0)
                 r = options_read_flags(call, error);
         if (r >= 0)
-                r = (list = json_array()) ? 0 : -ENOMEM;
-        if (r >= 0)
-                r = collect_ledger(&f, list);
-        if (r >= 0)
-                r = collect_living(m, &f, list);
-        if (r >= 0)
-                r = fd = memfd_create("usage", MFD_CLOEXEC);
-        if (r >= 0)
-                r = write_lines(list, fd);
-        json_decref(list);
+                r = read_ledger(m, call, &f);
         free(f.sandbox);
-        return r < 0 ? r : sd_bus_reply_method_return(call, "h", fd);
+        return r;
 }

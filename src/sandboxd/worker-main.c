@@ -14,6 +14,7 @@
 #include "log.h"
 #include "manifest.h"
 #include "sandboxd-names.h"
+#include "usage.h"
 #include "worker.h"
 
 #define LEDGER_PATH STORAGE_PATH "/usage.jsonl"
@@ -190,7 +191,8 @@ static int op_end(json_t *request, struct result *result) {
         if (json_unpack(request, "{s:s,s:o}", "id", &id, "usage", &usage) < 0)
                 return fail(result, -EINVAL, "read", "the request");
         snprintf(path, sizeof(path), STORAGE_PATH "/sandboxes/%s", id);
-        r = json_is_null(usage) ? 0 : append_usage(result, usage);
+        /* Asked again after it had half succeeded, it must not add a second one. */
+        r = json_is_null(usage) || usage_is_recorded(id) ? 0 : append_usage(result, usage);
         if (r == -ENOSPC || r == -EDQUOT) {
                 /* Perhaps this very sandbox has filled the disk. Its record stays until the ledger has it. */
                 r = remove_subvolume(result, path);
@@ -220,14 +222,22 @@ static int op_remove(json_t *request, struct result *result) {
         return remove_subvolume(result, path);
 }
 
+static int op_usage(json_t *request, struct result *result) {
+        int r = usage_collect(request, &result->fds[0]);
+
+        if (r < 0)
+                return fail(result, r, "read", LEDGER_PATH);
+        result->names[0] = "records";
+        result->n_fds = 1;
+        return 0;
+}
+
 static const struct {
         const char *name;
         int (*run)(json_t *request, struct result *result);
 } operations[] = {
-        { "clone", op_clone },
-        { "record", op_record },
-        { "end", op_end },
-        { "remove", op_remove },
+        { "clone", op_clone },   { "record", op_record }, { "end", op_end },
+        { "remove", op_remove }, { "usage", op_usage },
 };
 
 static int run(json_t *request, struct result *result) {

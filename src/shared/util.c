@@ -26,6 +26,14 @@ size_t strv_length(char *const *l) {
         return n;
 }
 
+size_t strv_size(char *const *l) {
+        size_t n = 0;
+
+        for (; l && *l; l++)
+                n += strlen(*l) + 1;
+        return n;
+}
+
 int strv_consume(char ***l, char *s) {
         size_t n = strv_length(*l);
         char **grown;
@@ -199,6 +207,15 @@ int parse_usec(const char *s, uint64_t *ret) {
         } while (*s);
         *ret = sum;
         return 0;
+}
+
+char *text_printable(const char *s) {
+        char *copy = strdup(strempty(s));
+
+        for (char *p = copy; p && *p; p++)
+                if (*p < ' ' || *p > '~')
+                        *p = '?';
+        return copy;
 }
 
 void hex_encode(const void *data, size_t size, char *ret) {

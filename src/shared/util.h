@@ -84,6 +84,8 @@ char **strv_free(char **l);
 DEFINE_CLEANUP(char **, strv_free)
 #define _cleanup_strv_free_ _cleanup_(strv_freep)
 size_t strv_length(char *const *l);
+/* Bytes of all its strings with their NULs. */
+size_t strv_size(char *const *l);
 /* Appends a copy of s / a formatted string / s itself (freed on failure). Return 0 or -ENOMEM. */
 int strv_extend(char ***l, const char *s);
 int strv_extendf(char ***l, const char *format, ...) _printf_(2, 3);
@@ -102,6 +104,10 @@ int parse_uint64(const char *s, uint64_t *ret);
 int parse_size(const char *s, uint64_t *ret);
 /* "90", "90s", "10min", "2h", "1d", "500ms", "1h30min", "infinity" → microseconds (a bare number is seconds). */
 int parse_usec(const char *s, uint64_t *ret);
+
+/* A copy with all but printable ASCII replaced by "?": what a peer says, fit for the bus and a terminal. NULL counts
+ * as empty. NULL without memory. */
+char *text_printable(const char *s);
 
 /* Lower-case hex of size bytes into ret (2 × size + 1 chars). */
 void hex_encode(const void *data, size_t size, char *ret);
