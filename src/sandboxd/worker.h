@@ -5,10 +5,13 @@
  *
  * Requests (objects with "op"); each answers { "type": "reply", "error": errno or 0, "message" }:
  *   clone    "id", "snapshot", "disk_size" (0: as it is), "record": makes the sandbox's subvolume with the snapshot's
- * disk reflinked in, and its record. reply fds: disk (rw), memory, devices (ro) record   "id", "record": replaces the
- * record. One that is gone stays gone, which is no error end      "id", "usage": appends the usage (null: none) to the
- * ledger and makes that last, then removes the sandbox's subvolume and record. What is missing is no error. remove
- * "kind": "snapshots" | "work", "name": removes a subvolume. Missing is no error. */
+ *            disk reflinked in, and its record. reply fds: disk (rw), memory, devices (ro)
+ *   record   "id", "record": replaces the record. One that is gone stays gone, which is no error
+ *   end      "id", "usage": appends the usage (null: none) to the ledger, once, and makes that last, then removes the
+ *            sandbox's subvolume and record. What is missing is no error.
+ *   remove   "kind": "snapshots" | "work" | "sandboxes", "name": removes a subvolume. Missing is no error.
+ *   usage    "uid", "all", "since", "limit" (0: all), "sandbox" (optional): reads the ledger. reply fd: records, a
+ *            memfd */
 
 #include <systemd/sd-event.h>
 

@@ -11,6 +11,7 @@ Commands that mean the machine: ["!ended", REASON] sends an event and exits as a
 ["!hangup"] closes the connection, ["!nonsense"] sends what is no message. Each request is noted in LOG, one a line."""
 
 import array
+import fcntl
 import json
 import os
 import select
@@ -83,9 +84,9 @@ class Command:
             if len(data) > self.capture:
                 half = self.capture // 2
                 data = data[:half] + data[len(data) - (self.capture - half):]
-                os.ftruncate(fd, 0)
-                os.pwrite(fd, data, 0)
-            fds[name] = fd
+            fds[name] = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            os.write(fds[name], data)
+            fcntl.fcntl(fds[name], fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE)
         return sizes, fds
 
     def entry(self):

@@ -107,7 +107,12 @@ def test_bad_names(daemon, name):
     assert create_refusal(daemon, Name=name) == f'"{name}" can\'t be a name: {rule}'
 
 
-@pytest.mark.parametrize("name", ["a", "0", "a.b_c-D", "a" * 64])
+@pytest.mark.parametrize("name", ["abcd", "0123456789ab", "a" * 64])
+def test_names_like_ids(daemon, name):
+    assert create_refusal(daemon, Name=name) == f'"{name}" can\'t be a name: it could be taken for an id'
+
+
+@pytest.mark.parametrize("name", ["a", "0", "a.b_c-D", "g" * 64, "abc"])
 def test_good_names(daemon, name):
     _, path = daemon.root.create(Name=name)
     assert daemon.root.get(path, SANDBOX, "Name") == name

@@ -352,8 +352,9 @@ class World:
         return int(self.root.get(path, client.SANDBOX, "Leader"))
 
     def traces(self):
-        """What there is of any sandbox on this host."""
-        found = [str(p) for p in [*STORAGE.glob("sandboxes/*"), *STORAGE.glob("work/*"), *filter(Path.is_dir, RUNTIME.glob("*"))]]
+        """What there is of any sandbox on this host; records that were put aside stay."""
+        sandboxes = [p for p in STORAGE.glob("sandboxes/*") if p.suffix != ".bad"]
+        found = [str(p) for p in [*sandboxes, *STORAGE.glob("work/*"), *filter(Path.is_dir, RUNTIME.glob("*"))]]
         for p in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 if b"sandbox-runner" in (p / "cmdline").read_bytes() and is_alive(p.name):
