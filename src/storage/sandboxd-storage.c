@@ -4,6 +4,7 @@
  * beside it is formatted once and mounted. What is there already is used as it is, so an administrator may mount a
  * disk of their own. Runs in the host's mount namespace, for the mount must be everyone's. */
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <linux/loop.h>
 #include <linux/magic.h>
@@ -145,6 +146,38 @@ static int open_loop(int number) {
         return fd < 0 ? -errno : fd;
 }
 
+/* The device that has the image already: sandboxes that outlived an unmount hold it, and the file system can't be mounted
+ * from a second one. -ENOENT: none has. */
+static int find_loop(int image_fd, int *ret_number) {
+        struct loop_info64 info;
+        struct dirent *e;
+        struct stat st;
+        int number, found = -ENOENT;
+        DIR *d;
+
+        if (fstat(image_fd, &st) < 0)
+                return -errno;
+        d = opendir("/sys/block");
+        if (!d)
+                return -errno;
+        while (found < 0 && (e = readdir(d))) {
+                _cleanup_close_ int fd = -1;
+                char path[300];
+
+                snprintf(path, sizeof(path), "/sys/block/%s/loop/backing_file", e->d_name);
+                if (sscanf(e->d_name, "loop%d", &number) != 1 || access(path, F_OK) < 0)
+                        continue;
+                fd = open_loop(number);
+                if (fd < 0 || ioctl(fd, LOOP_GET_STATUS64, &info) < 0 || info.lo_device != st.st_dev ||
+                    info.lo_inode != st.st_ino)
+                        continue;
+                *ret_number = number;
+                found = TAKE_FD(fd);
+        }
+        closedir(d);
+        return found;
+}
+
 /* Direct I/O: everything is in btrfs's page cache already, and must not fill the image's as well. The kernel falls
  * back by itself where the file can't do it. The device detaches itself when the last user is gone. */
 static int attach_loop(int image_fd, int *ret_number) {
@@ -184,7 +217,9 @@ static int mount_image(void) {
         image_fd = open(IMAGE_PATH, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
         if (image_fd < 0)
                 return log_error_errno(-errno, "Can't open %s", IMAGE_PATH);
-        loop_fd = attach_loop(image_fd, &number);
+        loop_fd = find_loop(image_fd, &number);
+        if (loop_fd < 0)
+                loop_fd = attach_loop(image_fd, &number);
         if (loop_fd < 0)
                 return loop_fd;
         snprintf(device, sizeof(device), "/dev/loop%d", number);

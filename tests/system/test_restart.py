@@ -142,6 +142,17 @@ def test_damaged_record_harms_nobody():
         sh("systemctl", "start", "sandboxd.service")
         assert guest(name, "echo", "ok") == "ok"
         assert not (STORAGE / "sandboxes" / "00badbadbad0.json").exists()
+        # It is put aside, for whoever wants to know.
+        (STORAGE / "sandboxes" / "00badbadbad0.json.bad").unlink()
+
+
+def test_storage_can_be_restarted_under_sandboxes():
+    with sandbox() as name:
+        sh("systemctl", "restart", "sandboxd-storage.service")
+        sh("systemctl", "start", "sandboxd.service")
+        assert guest(name, "sh", "-c", "echo data >/f && sync && cat /f") == "data"
+        with sandbox() as other:
+            assert guest(other, "echo", "ok") == "ok"
 
 
 def test_watchdog_and_notify():
