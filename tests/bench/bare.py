@@ -90,7 +90,8 @@ class BareRestore:
         return target
 
     def once(self):
-        """Seconds from nothing to the end of the first command. Preparing the command line isn't counted."""
+        """Seconds from nothing to the receipt, and to the end of the first command. Preparing the command line isn't
+        counted."""
         pairs = {n: socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM if n == "network" else socket.SOCK_STREAM)
                  for n in ("qmp", "agent", "console", "network")}
         fds = {n: p[1].fileno() for n, p in pairs.items()}
@@ -110,6 +111,7 @@ class BareRestore:
                 agent = Agent(pairs["agent"][0])
                 pairs["qmp"][0].recv(1000)
                 agent.set_up()
+                ready = time.monotonic() - start
                 agent.run(b"true")
                 took = time.monotonic() - start
             finally:
@@ -119,4 +121,4 @@ class BareRestore:
         for a, b in pairs.values():
             a.close()
             b.close()
-        return took
+        return ready, took
