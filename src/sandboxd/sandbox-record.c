@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 
+#include "cgroup.h"
 #include "log.h"
 #include "sandbox.h"
 #include "worker.h"
@@ -39,6 +40,7 @@ int sandbox_record_to_json(const struct sandbox *s, json_t **ret) {
                           (json_int_t) s->generation, "machine_id", s->machine_id, "boot_token", s->boot_token,
                           "leader", (int) s->leader, "leader_start", (json_int_t) s->leader_start, "n_commands",
                           (json_int_t) s->n_commands, "handed_out", (int) s->handed_out);
+        uint64_t cpu_nsec = s->cpu_nsec_seen;
         int r = record && more && machine && json_object_update(record, more) >= 0 &&
                                 json_object_update(record, machine) >= 0
                         ? 0
@@ -46,6 +48,10 @@ int sandbox_record_to_json(const struct sandbox *s, json_t **ret) {
 
         json_decref(more);
         json_decref(machine);
+        if (r >= 0 && s->cgroup)
+                (void) cgroup_cpu_nsec(s->cgroup, &cpu_nsec);
+        if (r >= 0 && json_object_set_new(record, "cpu_nsec", json_integer((json_int_t) cpu_nsec)) < 0)
+                r = -ENOMEM;
         if (r < 0) {
                 json_decref(record);
                 return r;
@@ -105,6 +111,7 @@ static int load_numbers(struct sandbox *s, json_t *record) {
                 { "leader", &leader },
                 { "leader_start", &s->leader_start },
                 { "n_commands", &n_commands },
+                { "cpu_nsec", &s->cpu_nsec_seen },
         };
         for (size_t i = 0; i < ELEMENTSOF(numbers); i++)
                 if (take_uint64(record, numbers[i].key, numbers[i].value) < 0)

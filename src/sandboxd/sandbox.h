@@ -68,10 +68,11 @@ struct sandbox {
         unsigned machine_cpus, volumes;
         uint64_t generation;
         char machine_id[33], boot_token[33];
-        pid_t leader;          /* the runner; 0: none yet */
-        uint64_t leader_start; /* its start time, since pids are used again */
-        uint32_t n_commands;   /* started so far; the number of the last */
-        bool handed_out;       /* its usage counts */
+        pid_t leader;           /* the runner; 0: none yet */
+        uint64_t leader_start;  /* its start time, since pids are used again */
+        uint32_t n_commands;    /* started so far; the number of the last */
+        uint64_t cpu_nsec_seen; /* used when the record was last written */
+        bool handed_out;        /* its usage counts */
 
         /* the machine */
         char *unit, *slice;

@@ -30,8 +30,11 @@ int sandbox_usage_to_json(struct sandbox *s, json_t **ret) {
                 source = "cgroup";
                 if (s->cgroup && cgroup_cpu_nsec(s->cgroup, &cpu_nsec) >= 0)
                         (void) cgroup_read_uint64(s->cgroup, "memory.peak", &peak);
-                else if (s->ending)
-                        source = "estimate";
+                else if (s->ending) {
+                        /* What it is known to have used, at least. */
+                        source = "record";
+                        cpu_nsec = s->cpu_nsec_seen;
+                }
         }
         *ret = json_pack("{s:s,s:s,s:I,s:s,s:s,s:I,s:I,s:I,s:o,s:o,s:I,s:s,s:s}", "id", s->id, "name", s->name,
                          "owner", (json_int_t) s->owner, "template", s->template_name, "version", s->template_version,

@@ -23,7 +23,7 @@ static const char text[] =
         "\"metadata\":{\"k\":\"v\"},\"user\":\"u\",\"memory\":2097152,\"machine_cpus\":1,\"volumes\":4,\"generation\":"
         "2,"
         "\"machine_id\":\"00112233445566778899aabbccddeeff\",\"boot_token\":\"ffeeddccbbaa99887766554433221100\","
-        "\"leader\":42,\"leader_start\":99,\"n_commands\":3,\"handed_out\":true}";
+        "\"leader\":42,\"leader_start\":99,\"n_commands\":3,\"cpu_nsec\":5000,\"handed_out\":true}";
 
 static void test_round_trip(void **state) {
         struct manager *m = new_manager();
