@@ -132,6 +132,18 @@ polkit.addRule(function (action, subject) {
         RULES.unlink()
 
 
+def test_members_of_the_group_may_create():
+    assert as_user("bob", "sandboxctl", "create", TEMPLATE, "--no-ask-password", check=False).returncode == 1
+    sh("usermod", "-aG", "sandboxd", "bob")
+    try:
+        mine = as_user("bob", "sandboxctl", "create", TEMPLATE, "--no-ask-password").stdout.decode().strip()
+        assert as_user("bob", "sandboxctl", "exec", mine, "--", "echo", "hi").stdout == b"hi\n"
+        assert as_user("bob", "sandboxctl", "rm", mine).returncode == 0
+        assert as_user("bob", "sandboxctl", "bake", TEMPLATE, "--no-ask-password", check=False).returncode == 1
+    finally:
+        sh("gpasswd", "-d", "bob", "sandboxd")
+
+
 def test_kill_of_the_daemon_leaves_scopes(box):
     assert len(processes_of(box)) >= 2
     assert text("list", "--no-legend").count(box) == 1
