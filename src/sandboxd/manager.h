@@ -56,9 +56,6 @@ struct manager {
         struct job_list jobs;
         uint32_t last_job;
         struct forgetting_list forgettings;
-
-        sd_bus_slot *vtables[8];
-        size_t n_vtables;
 };
 
 /* Connects to the bus and exports the objects, but does not own the name yet: adopt first. */
