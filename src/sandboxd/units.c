@@ -141,22 +141,33 @@ static int append_scope(sd_bus_message *m, const struct scope_spec *s) {
         return r;
 }
 
+/* StartTransientUnit, up to its properties, and what follows them. */
+static int transient_begin(struct units *u, const char *name, sd_bus_message **ret) {
+        int r;
+
+        r = call_new(u, "StartTransientUnit", ret);
+        if (r >= 0)
+                r = sd_bus_message_append(*ret, "ss", name, "fail");
+        return r < 0 ? r : sd_bus_message_open_container(*ret, 'a', "(sv)");
+}
+
+static int transient_start(struct units *u, sd_bus_message *m, unit_handler_t handler, void *userdata) {
+        int r;
+
+        r = sd_bus_message_close_container(m);
+        if (r >= 0)
+                r = sd_bus_message_append(m, "a(sa(sv))", 0);
+        return r < 0 ? r : operation_start(u, m, false, handler, userdata);
+}
+
 int units_start_scope(struct units *u, const struct scope_spec *spec, unit_handler_t handler, void *userdata) {
         _cleanup_(sd_bus_message_unrefp) sd_bus_message *m = NULL;
         int r;
 
-        r = call_new(u, "StartTransientUnit", &m);
-        if (r >= 0)
-                r = sd_bus_message_append(m, "ss", spec->name, "fail");
-        if (r >= 0)
-                r = sd_bus_message_open_container(m, 'a', "(sv)");
+        r = transient_begin(u, spec->name, &m);
         if (r >= 0)
                 r = append_scope(m, spec);
-        if (r >= 0)
-                r = sd_bus_message_close_container(m);
-        if (r >= 0)
-                r = sd_bus_message_append(m, "a(sa(sv))", 0);
-        return r < 0 ? r : operation_start(u, m, false, handler, userdata);
+        return r < 0 ? r : transient_start(u, m, handler, userdata);
 }
 
 static int append_exec_start(sd_bus_message *m, char *const *argv) {
@@ -186,11 +197,7 @@ int units_start_service(struct units *u, const struct service_spec *spec, unit_h
         _cleanup_(sd_bus_message_unrefp) sd_bus_message *m = NULL;
         int r;
 
-        r = call_new(u, "StartTransientUnit", &m);
-        if (r >= 0)
-                r = sd_bus_message_append(m, "ss", spec->name, "fail");
-        if (r >= 0)
-                r = sd_bus_message_open_container(m, 'a', "(sv)");
+        r = transient_begin(u, spec->name, &m);
         if (r >= 0)
                 r = sd_bus_message_append(m, "(sv)(sv)(sv)(sv)(sv)(sv)", "Description", "s", spec->description,
                                           "Slice", "s", spec->slice, "AddRef", "b", 1, "CollectMode", "s",
@@ -203,11 +210,7 @@ int units_start_service(struct units *u, const struct service_spec *spec, unit_h
                 r = sd_bus_message_append(m, "(sv)", "SuccessExitStatus", "(aiai)", 1, 3, 0);
         if (r >= 0)
                 r = append_exec_start(m, spec->argv);
-        if (r >= 0)
-                r = sd_bus_message_close_container(m);
-        if (r >= 0)
-                r = sd_bus_message_append(m, "a(sa(sv))", 0);
-        return r < 0 ? r : operation_start(u, m, false, handler, userdata);
+        return r < 0 ? r : transient_start(u, m, handler, userdata);
 }
 
 int units_stop(struct units *u, const char *name, unit_handler_t handler, void *userdata) {

@@ -6,7 +6,6 @@
 
 #include <dirent.h>
 #include <ini.h>
-#include <stdarg.h>
 #include <stdio.h>
 
 #include "conf-key.h"
@@ -55,16 +54,7 @@ static const struct key {
 #undef KEY
 };
 
-static int refuse(char **ret_message, const char *format, ...) _printf_(2, 3);
-static int refuse(char **ret_message, const char *format, ...) {
-        va_list ap;
-
-        va_start(ap, format);
-        if (vasprintf(ret_message, format, ap) < 0)
-                *ret_message = NULL;
-        va_end(ap);
-        return -EINVAL;
-}
+#define refuse(ret_message, ...) refuse_with(-EINVAL, ret_message, __VA_ARGS__)
 
 static int assign_text(char **field, const char *value) {
         char *copy = NULL;

@@ -7,7 +7,6 @@
 
 #include <fcntl.h>
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 
 #include "machine.h"
@@ -33,16 +32,7 @@ struct manifest *manifest_free(struct manifest *m) {
         return NULL;
 }
 
-static int refuse(char **ret_message, const char *format, ...) _printf_(2, 3);
-static int refuse(char **ret_message, const char *format, ...) {
-        va_list ap;
-
-        va_start(ap, format);
-        if (vasprintf(ret_message, format, ap) < 0)
-                *ret_message = NULL;
-        va_end(ap);
-        return -EBADMSG;
-}
+#define refuse(ret_message, ...) refuse_with(-EBADMSG, ret_message, __VA_ARGS__)
 
 static bool is_hex(const char *s) {
         size_t n = strlen(s);

@@ -218,6 +218,16 @@ char *text_printable(const char *s) {
         return copy;
 }
 
+int refuse_with(int error, char **ret_message, const char *format, ...) {
+        va_list ap;
+
+        va_start(ap, format);
+        if (vasprintf(ret_message, format, ap) < 0)
+                *ret_message = NULL;
+        va_end(ap);
+        return error;
+}
+
 void hex_encode(const void *data, size_t size, char *ret) {
         static const char digits[] = "0123456789abcdef";
         const uint8_t *p = data;

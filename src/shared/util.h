@@ -109,6 +109,9 @@ int parse_usec(const char *s, uint64_t *ret);
  * as empty. NULL without memory. */
 char *text_printable(const char *s);
 
+/* Puts the formatted text into *ret_message (NULL without memory) and returns error. */
+int refuse_with(int error, char **ret_message, const char *format, ...) _printf_(3, 4);
+
 /* Lower-case hex of size bytes into ret (2 × size + 1 chars). */
 void hex_encode(const void *data, size_t size, char *ret);
 
